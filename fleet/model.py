@@ -25,6 +25,15 @@ GOOD: frozenset[Status] = frozenset({"ok", "changed", "would change", "would run
 """Statuses that neither block a later stage nor make a run fail."""
 
 
+class Refused(Exception):
+    """A stage cannot say what is missing on a host, because the host lacks what the stage builds on."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+
+
 class Data(msgspec.Struct, frozen=True):
     """Common settings of all recorded types."""
 
@@ -53,8 +62,9 @@ class Irreversible(Data, frozen=True, kw_only=True, tag=True):
 class Command(Data, frozen=True, kw_only=True):
     """One step a stage asks the engine to run on a host as a job.
 
-    `shell` must be safe to run twice. `measures` names the inputs digest of a measurement: such a command
-    changes nothing, prints one JSON document on stdout, and its result is recorded and reused.
+    `shell` must be safe to run twice. `measures` names a measurement: such a command changes nothing and prints
+    one JSON document on stdout; its result is recorded, and reused while `inputs` (a digest) stays the same.
+    `keep`: what it leaves serves the next attempt too, so a failed stage does not undo it.
     """
 
     why: str
@@ -63,8 +73,12 @@ class Command(Data, frozen=True, kw_only=True):
     timeout_s: float = 600.0
     size_bytes: int = 0
     measures: str = ""
+    inputs: str = ""
+    keep: bool = False
     files: dict[str, str] = {}
     """Small files to lay into the job's directory: name -> text; the shell starts in that directory."""
+    uploads: dict[str, str] = {}
+    """Large files to copy to the host first: path there -> path here."""
 
 
 class Check(Data, frozen=True, kw_only=True):
@@ -96,6 +110,7 @@ class Ran(Data, frozen=True, kw_only=True):
     undone: bool = False
     size_bytes: int = 0
     measures: bool = False
+    keep: bool = False
 
 
 class Measured(Data, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""What a host is asked, and what its answers mean. Nothing here changes a host."""

@@ -1,0 +1,208 @@
+"""Asks what is installed in a stack's venv, and whether every file of it is as its wheel's RECORD says."""
+
+import json
+import platform
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+from checks.stack import Stack
+from fleet.hosts import HostSpec
+from fleet.model import Check, Command, Refused
+from fleet.pins import Pins, digest_of
+from fleet.view import View
+from fleet.work import q, sh
+
+SCRIPT = Path(__file__).parent / "remote" / "wheels.py"
+VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
+
+
+def _pythons(spec: HostSpec, pins: Pins) -> str:
+    """Prints `<path> <version>` of the interpreter that hosts.toml names, else of each python3 on the host."""
+    del pins
+    names = shlex.quote(spec.python) if spec.python else "python3.13 python3.12 python3.11 python3.10 python3"
+    ask = f'"$p" -c {shlex.quote(VERSION)}'
+    return f'for n in {names}; do p=$(command -v "$n") || continue; v=$({ask}) && echo "$p $v"; done'
+
+
+READS: Mapping[str, Any] = {
+    "wheels.complete": 'cat "$STACK/venv/.complete"',
+    "wheels.pythons": _pythons,
+    "wheels.uv": 'command -v uv && uv --version; ls "$BASE"/tools/*/uv',
+}
+
+
+def interpreter(host: View, pins: Pins) -> tuple[str, str]:
+    """Path and version of the first interpreter of the host that fits the pins; two empty texts when none does."""
+    wanted = SpecifierSet(pins.wheels.python)
+    for line in host.read("wheels.pythons").out.splitlines():
+        path, _, version = line.rpartition(" ")
+        if path.startswith("/") and re.fullmatch(r"\d+\.\d+\.\d+", version) and wanted.contains(version):
+            return path, version
+    return "", ""
+
+
+def require_interpreter(host: View, pins: Pins) -> None:
+    """Raises Refused when no interpreter of the host fits the pins."""
+    if not interpreter(host, pins)[0]:
+        seen = ", ".join(line.rpartition(" ")[2] for line in host.read("wheels.pythons").out.splitlines()) or "none"
+        raise Refused(
+            f"no Python {pins.wheels.python} on the host; found: {seen}",
+            "install one, or name it: `python` in hosts.toml",
+        )
+
+
+def mark(pins: Pins) -> str:
+    """What the venv's mark of completeness must say: the digest of the lock it was made from."""
+    return digest_of(pins.lock)
+
+
+def is_complete(host: View, pins: Pins) -> bool:
+    """The venv was made to its end from this lock."""
+    return host.read("wheels.complete").out.strip() == mark(pins)
+
+
+def uv_on_host(host: View) -> str:
+    """The uv to use: the host's own, else one we brought earlier; empty when there is none."""
+    found = [line.strip() for line in host.read("wheels.uv").out.splitlines()]
+    return next((line for line in found if line.startswith("/") and line.endswith("/uv")), "")
+
+
+def brought_uv(host: View) -> str:
+    """Where a uv that we bring along is put."""
+    return f"{host.spec.base}/tools/uv-{uv_version()}/uv"
+
+
+def uv_version() -> str:
+    """The version of the uv that comes with this tool."""
+    from importlib.metadata import version  # noqa: PLC0415 - only wanted when a host has no uv
+
+    return version("uv")
+
+
+def bring_uv(host: View) -> Command:
+    """Copies this tool's uv to the host. Raises Refused when it cannot run there."""
+    machine = (host.read("host.platform").out.split() or [""])[0]
+    here = shutil.which("uv") or ""
+    if not here or machine != platform.machine():
+        raise Refused(
+            f"no uv here that runs on {machine or 'this host'}", "install uv on the host, then `nox -s wheels`"
+        )
+    target, there = brought_uv(host), f"{host.spec.tmp}/fleet-uv-{host.name}"
+    return Command(
+        why=f"bring uv {uv_version()} along",
+        shell=sh(
+            f"mkdir -p {q(str(Path(target).parent))}", f"install -m 755 {q(there)} {q(target)}", f"rm -f {q(there)}"
+        ),
+        undo=f"rm -rf {q(str(Path(target).parent))}",
+        size_bytes=Path(here).stat().st_size,
+        keep=True,
+        uploads={there: here},
+    )
+
+
+def make_venv(host: View, pins: Pins, stack: Stack, uv: str) -> Command:
+    """Makes the venv at its final path and installs exactly the lock into it."""
+    venv = str(Path(stack.python).parent.parent)
+    python, _ = interpreter(host, pins)
+    index = ["--default-index", pins.wheels.index] if pins.wheels.index else []
+    cache = f"{host.spec.base}/cache/uv"
+    sync = [uv, "pip", "sync", "--no-config", "--cache-dir", cache, "--require-hashes", *index]
+    sync += ["--python", stack.python, "lock.txt"]
+    # A venv cannot be moved, and a half-made one looks whole: it is made anew, in place, and marked at the end.
+    return Command(
+        why=f"install {len(pins.wheels.packages)} pinned packages and what they need",
+        shell=sh(
+            f"rm -rf {q(venv)}",
+            shlex.join([uv, "venv", "--no-config", "--no-python-downloads", "--python", python, venv]),
+            shlex.join(sync),
+            f"printf %s {q(mark(pins))} > {q(venv)}/.complete",
+        ),
+        undo=f"rm -rf {q(venv)}",
+        timeout_s=5400,
+        files={"lock.txt": pins.lock},
+    )
+
+
+def listed(host: View, stack: Stack) -> dict[str, Any]:
+    """What the venv holds, as checks/remote/wheels.py prints it; `error` instead when it could not be asked."""
+    script = SCRIPT.read_text("utf-8")
+    # When only planning, sizes are enough: hashing ten gigabytes is for whoever is about to rely on them.
+    sizes = " --sizes-only" if host.mode == "plan" else ""
+    answer = host.ask(f"{q(stack.python)} -B -I -c {q(script)}{sizes}", timeout_s=900)
+    try:
+        found = json.loads(answer.out)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("packages"), dict):
+        said = (answer.err.strip() or answer.out.strip() or f"exit {answer.rc}").splitlines()[-1]
+        return {"error": said[:200]}
+    return found
+
+
+def installed(host: View, stack: Stack) -> Iterator[Check]:
+    """Every package at the asked version, and every file as its RECORD says."""
+    if not stack.python:
+        hint = "name its interpreter: in_use.python in hosts.toml"
+        yield Check(name="interpreter", want="that of the stack in use", got="none found", ok=None, hint=hint)
+        return
+    found = listed(host, stack)
+    if "error" in found:
+        yield Check(
+            name="venv", want="an interpreter that answers", got=found["error"], ok=False, hint="`nox -s wheels`"
+        )
+        return
+    host.facts["packages"] = found["packages"]
+    for name, want in stack.packages.items():
+        yield _version(name, want, found["packages"])
+    yield _intact(found)
+
+
+def _version(name: str, want: str, packages: dict[str, str]) -> Check:
+    got = packages.get(re.sub(r"[-_.]+", "-", name).lower(), "")
+    # The label of an index (+cu130) is not always in the metadata: both forms are the same release.
+    ok = got == want or got.partition("+")[0] == want
+    hint = "" if ok else "what was chosen is not what was asked: look at the index and pins.lock, then `nox -s wheels`"
+    return Check(name=name, want=want, got=got or "not installed", ok=ok, hint=hint)
+
+
+def _intact(found: dict[str, Any]) -> Check:
+    files, wrong, leftovers = found.get("files", 0), found.get("wrong", []), found.get("leftovers", [])
+    ok = files > 0 and not wrong and not leftovers
+    got = f"{files} files compared, {found.get('wrong_count', 0)} differ"
+    if wrong or leftovers:
+        got += f": {', '.join(map(str, [*wrong[:3], *leftovers[:3]]))}"
+    return Check(
+        name="files as in RECORD", want="all", got=got, ok=ok, hint="" if ok else "`nox -s wheels` makes the venv anew"
+    )
+
+
+def explain(rc: int, log: str) -> tuple[str, str]:
+    """The cause behind uv's exit code and log, and what to do: two empty texts when unknown."""
+    del rc
+    for words, cause, advice in _KNOWN:
+        if words in log:
+            return cause, advice
+    return "", ""
+
+
+_KNOWN = [
+    ("Hash mismatch", "the index serves another file than the lock names", "compare the index with pins.lock"),
+    (
+        "No solution found",
+        "a locked package is not to be had for this host",
+        "see `wheels.index` and the host's Python",
+    ),
+    ("inconsistent version", "a wheel's metadata says another version than its name", "report it to the index's owner"),
+    ("No space left on device", "the disk is full", "free space under `base`, then `nox -s wheels`"),
+    (
+        "Failed to fetch",
+        "the index cannot be reached from the host",
+        "check proxy and `wheels.index`, then `nox -s wheels`",
+    ),
+]

@@ -1,0 +1,167 @@
+"""Long commands as jobs on the host: own session, log, pid and exit code in one directory.
+
+A job survives Ctrl-C, a dropped connection and a killed controller. Its directory is named by what it does, and made
+with mkdir, which only one can win: so the same install never runs twice at once, whoever asks.
+"""
+
+import hashlib
+import shlex
+from typing import NamedTuple
+
+import msgspec
+
+from fleet.hosts import HostSpec
+from fleet.model import Command
+
+CHUNK_BYTES = 256 * 1024
+GRACE_S = 10
+
+
+class JobState(NamedTuple):
+    """What a poll saw: `state` is running, exit or lost; `rc` only for exit; then new bytes of the log."""
+
+    state: str
+    rc: int
+    log: bytes
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A job found on the host."""
+
+    key: str
+    run: str
+    state: str
+
+
+def root_of(spec: HostSpec, measures: bool) -> str:
+    """Where jobs live: changes beside the stacks; measurements, which change nothing, in the tmp folder."""
+    return f"{spec.tmp}/fleet-jobs-{spec.name}" if measures else f"{spec.base}/jobs"
+
+
+def key_of(stage: str, command: Command) -> str:
+    """A job's name: stage and a digest of what it runs."""
+    text = command.shell + "".join(f"{name}\0{text}\0" for name, text in sorted(command.files.items()))
+    return f"{stage}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def elevated(spec: HostSpec, script: str, root: bool) -> str:
+    """The script as one command line, under `sudo -n` where the host asks for it and the job changes things."""
+    line = shlex.join(["sh", "-c", script])
+    return f"sudo -n {line}" if root and spec.sudo else line
+
+
+# A pid alone proves nothing after a reboot; a directory without one is a job that is just being started.
+_ALIVE = """\
+alive() {{
+  p=$(cat "$1/pid" 2>/dev/null)
+  [ -z "$p" ] && return 0
+  [ -d "/proc/$p" ] && [ "$(cat "$1/boot")" = "$(cat /proc/sys/kernel/random/boot_id)" ]
+}}
+"""
+
+_START = (
+    _ALIVE
+    + """\
+umask 022
+mkdir -p {root} && cd {root} || exit 73
+if [ -d {key} ] && {{ [ -f {key}/exit ] || ! alive {key}; }}; then mv {key} old-$(date +%s)-$$-{key}; fi
+if mkdir {key} 2>/dev/null; then
+  cd {key} || exit 73
+  cat /proc/sys/kernel/random/boot_id > boot
+  printf %s {run} > run
+  {files}
+  printf %s {shell} > run.sh && printf %s {wrapper} > job.sh || exit 73
+  setsid sh ./job.sh </dev/null >/dev/null 2>&1 &
+  echo $! > pid
+  echo started
+else
+  echo attached $(cat {key}/run 2>/dev/null)
+fi
+"""
+)
+
+_WRAPPER = """\
+umask 022
+timeout -k {grace} {timeout} sh ./run.sh {redirect}
+echo $? > exit.new
+mv exit.new exit
+"""
+
+_POLL = (
+    _ALIVE
+    + """\
+cd {job} 2>/dev/null || {{ echo gone 0; exit 0; }}
+if [ -f exit ]; then s="exit $(cat exit)"
+elif alive .; then s="running 0"
+elif sleep 0.2; [ -f exit ]; then s="exit $(cat exit)"
+else s="lost 0"; fi
+echo "$s"
+tail -c +{start} log 2>/dev/null | head -c {chunk}
+"""
+)
+
+
+def start_script(spec: HostSpec, run: str, stage: str, command: Command) -> str:
+    """The command line that starts the job, or finds it at work; answers `started` or `attached <run>`."""
+    measures = bool(command.measures)
+    redirect = ">result.json 2>log" if measures else ">log 2>&1"
+    files = [f"printf %s {shlex.quote(text)} > {shlex.quote(name)}" for name, text in command.files.items()]
+    script = _START.format(
+        root=shlex.quote(root_of(spec, measures)),
+        key=shlex.quote(key_of(stage, command)),
+        run=shlex.quote(run),
+        files="\n  ".join(files) or ":",
+        shell=shlex.quote(command.shell),
+        wrapper=shlex.quote(_WRAPPER.format(grace=GRACE_S, timeout=int(command.timeout_s), redirect=redirect)),
+    )
+    return elevated(spec, script, root=not measures)
+
+
+def poll_script(spec: HostSpec, key: str, measures: bool, offset: int) -> str:
+    """The command line that tells a job's state and the next part of its log."""
+    job = shlex.quote(f"{root_of(spec, measures)}/{key}")
+    return shlex.join(["sh", "-c", _POLL.format(job=job, start=offset + 1, chunk=CHUNK_BYTES)])
+
+
+def parse_poll(raw: bytes) -> JobState:
+    """What a poll answered.
+
+    Raises ValueError when the first line is not a job state.
+    """
+    line, _, log = raw.partition(b"\n")
+    state, _, rc = line.decode("ascii", "replace").partition(" ")
+    if state not in {"running", "exit", "lost", "gone"}:
+        raise ValueError(f"not a job state: {line[:80]!r}")
+    return JobState("lost" if state == "gone" else state, int(rc or 0), log)
+
+
+def result_script(spec: HostSpec, key: str, limit_bytes: int = 4 * 1024 * 1024) -> str:
+    """The command line that prints a measurement's result, bounded."""
+    path = shlex.quote(f"{root_of(spec, measures=True)}/{key}/result.json")
+    return f"head -c {limit_bytes} {path}"
+
+
+def forget_script(spec: HostSpec, key: str) -> str:
+    """The command line that removes a finished measurement's directory: it leaves nothing on the host."""
+    root = shlex.quote(root_of(spec, measures=True))
+    return f"rm -rf {root}/{shlex.quote(key)} && rmdir {root} 2>/dev/null || true"
+
+
+LISTING = (
+    _ALIVE.format()
+    + """\
+for d in "$BASE"/jobs/*/ "$TMP"/fleet-jobs-"$NAME"/*/; do
+  k=$(basename "$d")
+  case $k in old-*) continue;; esac
+  [ -f "$d/run" ] || continue
+  if [ -f "$d/exit" ]; then s=exit; elif alive "$d"; then s=running; else s=lost; fi
+  printf '%s %s %s\\n' "$k" "$(cat "$d/run")" "$s"
+done"""
+)
+"""A probe read: one line a job, `<key> <run> <state>`."""
+
+
+def parse_listing(text: str) -> list[Listed]:
+    """The jobs of a LISTING answer; malformed lines are skipped."""
+    rows = [line.split() for line in text.splitlines()]
+    return [Listed(*row) for row in rows if len(row) == 3]

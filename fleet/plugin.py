@@ -1,0 +1,336 @@
+"""The pytest side of the engine: options, one item per host and stage, statuses, workers, replay.
+
+Named in `stages/conftest.py` only, so that a bare `pytest` runs the tests of the tool and never touches a host.
+"""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from fleet.clock import now
+from fleet.grid import cell_of, grid, summary
+from fleet.host import SshHost
+from fleet.model import GOOD, StageResult
+from fleet.options import Request, add_options
+from fleet.problem import Problem
+from fleet.progress import Progress
+from fleet.run import Run
+from fleet.stage import Explain, HostRun, Plan, Read, Site, Verify
+
+THREADS = 32
+ROLLBACK = "rollback"
+StageCall = Callable[..., None]
+
+
+class Session:
+    """The state of one pytest process: the run, its hosts, and the results so far."""
+
+    def __init__(self, request: Request, worker_run: str) -> None:
+        self.request = request
+        self.worker = bool(worker_run)
+        self.run: Run | None = Run(request.reports / worker_run) if worker_run else request.earlier
+        self.site: Site | None = None
+        self.hosts: dict[str, HostRun] = {}
+        self.chains: dict[str, Future[dict[str, StageResult]]] = {}
+        self.settled: dict[tuple[str, str], StageResult] = {}
+        self.progress: Progress | None = None
+        self.lock: Any = None
+        self.interrupted = False
+
+    def host_run(self, name: str) -> HostRun:
+        """The one HostRun of a host: one connection per host and run."""
+        assert self.site is not None
+        if name not in self.hosts:
+            spec = next(spec for spec in self.request.specs if spec.name == name)
+            self.hosts[name] = HostRun(self.site, SshHost(spec, self.request.accept_new_host_keys))
+        return self.hosts[name]
+
+    def result(self, host: str, stage: str, plan: Plan, verify: Verify, explain: Explain | None) -> StageResult:
+        """What the stage comes to on the host: replayed, worked out ahead in a thread, or worked out now."""
+        if self.request.mode == "replay":
+            return self.settled[host, stage]
+        if host in self.chains:
+            return self.chains[host].result()[stage]
+        return self.host_run(host).stage(stage, plan, verify, explain)
+
+
+KEY = pytest.StashKey[Session]()
+RESULT = pytest.StashKey[StageResult]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the options of the stages."""
+    add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """One xdist worker per host when hosts are changed; everything else runs in threads of this process."""
+    with _told():
+        request = Request(config.option)
+    hosts = len(request.host_names)
+    if request.mode == "apply" and hosts > 1 and config.pluginmanager.hasplugin("xdist"):
+        config.option.numprocesses = min(hosts, config.option.workers)
+        # By default a stage that kills its worker is started over and over.
+        config.option.maxworkerrestart = "0"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Reads the inputs; a fault in them ends the run here, in a line, before any host is asked."""
+    worker = getattr(config, "workerinput", None)
+    with _told():
+        request = Request(config.option)
+    config.stash[KEY] = Session(request, worker["fleet_run"] if worker else "")
+    if request.mode == "replay":
+        from fleet.report import HtmlReport  # noqa: PLC0415 - the report is not wanted in any other mode
+
+        run = config.stash[KEY].run
+        assert run is not None
+        config.pluginmanager.register(HtmlReport(run), "fleet-report")
+    if not worker and config.pluginmanager.hasplugin("xdist"):
+        config.pluginmanager.register(_Workers(), "fleet-workers")
+
+
+class _Workers:
+    """The xdist hooks, registered only where xdist is."""
+
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tells a worker which run it belongs to."""
+        run = node.config.stash[KEY].run
+        node.workerinput["fleet_run"] = run.path.name if run else ""
+
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Keeps the stages of one host on one worker, in order."""
+        from fleet.scheduler import host_scheduling  # noqa: PLC0415 - needs xdist
+
+        return host_scheduling(config, log)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except Problem as problem:
+        raise pytest.UsageError(str(problem)) from None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One item per stage and host."""
+    if "host_name" in metafunc.fixturenames:
+        names = metafunc.config.stash[KEY].request.host_names
+        metafunc.parametrize("host_name", names, ids=names)
+
+
+@pytest.fixture
+def stage(request: pytest.FixtureRequest, host_name: str) -> StageCall:
+    """Takes the host through the stage of this file: `stage(plan, verify)`."""
+
+    def call(plan: Plan, verify: Verify, explain: Explain | None = None) -> None:
+        session = request.config.stash[KEY]
+        cell = cell_of(request.node.nodeid)
+        assert cell is not None
+        result = session.result(host_name, cell[1], plan, verify, explain)
+        request.node.stash[RESULT] = result
+        _outcome(result)
+
+    return call
+
+
+def _outcome(result: StageResult) -> None:
+    if result.status in GOOD:
+        return
+    text = f"{result.host} {result.stage}: {result.status}: {result.reason}"
+    if result.status == "blocked":
+        pytest.skip(text)
+    pytest.fail(text, pytrace=False)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps the stages that are asked for, host by host in the order of the story."""
+    session = config.stash[KEY]
+    cells = {item.nodeid: cell_of(item.nodeid) for item in items}
+    wanted = [item for item in items if (cell := cells[item.nodeid]) and _fits(cell[1], session)]
+    by_file = sorted(wanted, key=lambda item: item.path.name)
+    known = list(dict.fromkeys(_cell(item)[1] for item in by_file))
+    with _told():
+        if not known:
+            raise Problem("no stage found", "run `pytest stages` from the top of the checkout")
+        stages = session.request.stages_of(known)
+    order = {name: number for number, name in enumerate(session.request.host_names)}
+    chosen = [item for item in by_file if _cell(item)[1] in stages and _cell(item)[0] in order]
+    chosen.sort(key=lambda item: (order[_cell(item)[0]], stages.index(_cell(item)[1])))
+    _require_one_each(chosen)
+    dropped = [item for item in items if item not in chosen] if len(items) < 500 else []
+    config.hook.pytest_deselected(items=dropped)
+    items[:] = chosen
+    _prepare(session, stages, chosen)
+
+
+def _fits(stage_name: str, session: Session) -> bool:
+    if session.request.mode == "replay":
+        return True
+    return (stage_name == ROLLBACK) == (session.request.mode == "rollback")
+
+
+def _cell(item: pytest.Item) -> tuple[str, str]:
+    cell = cell_of(item.nodeid)
+    assert cell is not None
+    return cell
+
+
+def _require_one_each(items: list[pytest.Item]) -> None:
+    seen: dict[tuple[str, str], str] = {}
+    for item in items:
+        other = seen.setdefault(_cell(item), item.nodeid)
+        if other != item.nodeid:
+            raise pytest.UsageError(f"two tests for one cell of the grid: {other} and {item.nodeid}")
+
+
+def _prepare(session: Session, stages: list[str], items: list[pytest.Item]) -> None:
+    """Opens the run directory and, in modes that change nothing, makes ready to work ahead in threads."""
+    request = session.request
+    if request.mode == "replay":
+        assert session.run is not None
+        session.settled = session.run.results()
+        return
+    assert request.pins is not None
+    if not session.worker:
+        session.run = Run.create(request.reports, request.record(stages), request.pins.path)
+        session.lock = _only_controller(session.run)
+    assert session.run is not None
+    reads: dict[str, Read] = {}
+    for item in items:
+        reads.update(_module(item).READS)
+    session.site = Site(session.run, request.pins, request.mode, tuple(stages), reads)
+
+
+def _module(item: pytest.Item) -> Any:
+    return getattr(item, "module")  # noqa: B009 - pytest.Item does not declare it
+
+
+def _only_controller(run: Run) -> Any:
+    """A lock that dies with this process: two controllers on one run would overwrite each other's results."""
+    file = (run.path / ".lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise pytest.UsageError(f"--run: {run.path.name} is being worked on by another process") from None
+    return file
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Starts the live progress and, where nothing is changed, the threads that work ahead, one per host."""
+    state = session.config.stash[KEY]
+    if session.config.option.collectonly or state.run is None or state.worker or state.request.mode == "replay":
+        return
+    state.progress = Progress(state.run)
+    state.progress.start()
+    if state.request.mode in ("plan", "validate"):
+        chains: dict[str, list[pytest.Item]] = {}
+        for item in session.items:
+            chains.setdefault(_cell(item)[0], []).append(item)
+        pool = ThreadPoolExecutor(min(THREADS, len(chains)), thread_name_prefix="host")
+        for host, items in chains.items():
+            state.chains[host] = pool.submit(_chain, state.host_run(host), items)
+
+
+def _chain(host: HostRun, items: list[pytest.Item]) -> dict[str, StageResult]:
+    results = {}
+    for item in items:
+        module = _module(item)
+        name = _cell(item)[1]
+        results[name] = host.stage(name, module.plan, module.verify, getattr(module, "explain", None))
+    host.host.close()
+    return results
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Puts the status on the report, as plain strings: anything else would end an xdist session."""
+    report = yield
+    result = item.stash.get(RESULT, None)
+    if report.when == "call" and result is not None:
+        report.user_properties.append(("status", result.status))
+    return report
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """Shows the status of the stage instead of passed, failed or skipped."""
+    status = dict(report.user_properties).get("status") if report.when == "call" else None
+    if status is None:
+        return None
+    # The live lines already say it; a letter per item would only stand between them.
+    category = "failed" if status == "failed" else str(status)
+    return category, "", str(status)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
+    """Closes the run, then replays it in a process of its own: its verdict is the verdict of the session."""
+    state = session.config.stash.get(KEY, None)
+    if state is not None and state.progress is not None:
+        state.progress.stop()
+    yield
+    if state is None or state.worker or session.config.option.collectonly:
+        return
+    if state.request.mode == "replay":
+        _print_replay(session, state)
+    elif state.run is not None and state.site is not None:
+        _close(session, state)
+
+
+def _close(session: pytest.Session, state: Session) -> None:
+    assert state.run is not None
+    for host in state.hosts.values():
+        host.host.close()
+    results = state.run.results()
+    stopped = int(session.exitstatus) == int(pytest.ExitCode.INTERRUPTED)
+    good = all(result.status in GOOD for result in results.values())
+    record = state.run.record
+    outcome: Any = "interrupted" if stopped else "passed" if good else "failed"
+    simulated = sorted({host for (host, _), result in results.items() if result.simulated})
+    state.run.write_record(replace(record, finished=now(), outcome=outcome, simulated=simulated))
+    rc = _replay(state)
+    if not stopped:
+        session.exitstatus = rc
+
+
+def _replay(state: Session) -> int:
+    assert state.run is not None
+    command = [sys.executable, "-m", "pytest", "stages", "--mode=replay", f"--run={state.run.path.name}"]
+    command += [f"--reports={state.request.reports}", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:terminal"]
+    command += ["-p", "no:xdist", *report_arguments(state.run)]
+    sys.stdout.flush()
+    # Its own session: the Ctrl-C that stopped the run must not stop its report.
+    return subprocess.run(command, check=False, start_new_session=True).returncode
+
+
+def report_arguments(run: Run) -> list[str]:
+    """What makes a replay write report.html and junit.xml into the run directory."""
+    return [f"--html={run.path}/report.html", "--self-contained-html", f"--junit-xml={run.path}/junit.xml"]
+
+
+def _print_replay(session: pytest.Session, state: Session) -> None:
+    assert state.run is not None
+    record = state.run.record
+    results = state.settled
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    report = state.run.path / "report.html"
+    sys.stdout.write(f"\n{grid(state.run, colour=colour)}\n\n{summary(results.values())}\n")
+    sys.stdout.write(f"report: {report}\n")
+    bad = any(result.status not in GOOD for result in results.values())
+    if int(session.exitstatus) in (0, 1, 5):
+        session.exitstatus = 1 if bad or not results else 0
+    if record.mode != "replay" and not record.finished:
+        sys.stdout.write("the run did not end by itself: killed, or still at work\n")
+    sys.stdout.flush()

@@ -1,0 +1,20 @@
+"""What stops a run before it starts: a mistake in the inputs, told in a line or two, without a traceback."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class Problem(Exception):
+    """A fault the user can mend; `str()` is the whole message, with a `hint:` line when there is one."""
+
+    def __init__(self, text: str, hint: str = "") -> None:
+        super().__init__(text + (f"\nhint: {hint}" if hint else ""))
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean …?` for the nearest known name, else the list of known names."""
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean `{near[0]}`?"
+    return f"; known: {', '.join(names)}" if names else ""

@@ -1,0 +1,157 @@
+"""Sessions: what can be done, one after the other. Each is an argument list; the work is in stages/ and fleet/.
+
+Options go after `--`: nox -s upgrade -- --on gpu-01,canary --only toolkit --from wheels --run latest
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+# One environment for all sessions (ENV), instead of one each: it takes half a minute to make.
+nox.options.default_venv_backend = "none"
+nox.options.sessions = ["plan"]
+# By default nox goes on to the next session after a failure.
+nox.options.stop_on_first_error = True
+
+ENV = Path(".nox/fleet")
+PYTHON = str(ENV / "bin" / "python")
+LOCK = Path("requirements.lock")
+STAGES = [PYTHON, "-m", "pytest", "stages", "-q", "-s", "--no-header", "-p", "no:cacheprovider"]
+
+
+def prepare(session: nox.Session) -> None:
+    """Makes the environment of all sessions from the lock, when it is missing or the lock has changed."""
+    stamp = ENV / "installed.lock"
+    if stamp.is_file() and stamp.read_bytes() == LOCK.read_bytes():
+        return
+    session.log(f"making {ENV} from {LOCK} (once)")
+    if shutil.which("uv"):
+        session.run("uv", "venv", "--clear", "--quiet", "--python", sys.executable, str(ENV))
+        session.run("uv", "pip", "sync", "--quiet", "--require-hashes", "--python", PYTHON, str(LOCK))
+    else:
+        session.run(sys.executable, "-m", "venv", "--clear", str(ENV))
+        session.run(PYTHON, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(LOCK))
+    shutil.copyfile(LOCK, stamp)
+
+
+def targets(session: nox.Session) -> list[str]:
+    """The inventory: hosts.toml, or what the caller names, or else the built-in lab host."""
+    if Path("hosts.toml").is_file() or any(word.startswith("--hosts") for word in session.posargs):
+        return []
+    session.log("no hosts.toml: using the built-in lab host, which is SIMULATED (hosts.example.toml shows how to name real ones)")
+    session.run(PYTHON, "-m", "lab", "up", silent=True)
+    return ["--hosts=.lab/hosts.toml", "--pins=.lab/pins.toml"]
+
+
+def stages(session: nox.Session, mode: str, *extra: str) -> None:
+    """Runs the stages in one mode. After a Ctrl-C there is time to write the report."""
+    prepare(session)
+    command = [*STAGES, f"--mode={mode}", *targets(session), *extra, *session.posargs]
+    session.run(*command, interrupt_timeout=60)
+
+
+@nox.session
+def plan(session: nox.Session) -> None:
+    """Show what an upgrade would do, per host and stage; changes nothing."""
+    stages(session, "plan")
+
+
+@nox.session
+def upgrade(session: nox.Session) -> None:
+    """Bring the hosts to pins.toml: driver check, runfile, toolkit, wheels, kernels, EAGLE-3, switch."""
+    stages(session, "apply")
+
+
+@nox.session
+def validate(session: nox.Session) -> None:
+    """Check and measure the stack in use on the hosts; changes nothing."""
+    stages(session, "validate")
+
+
+@nox.session
+def rollback(session: nox.Session) -> None:
+    """Put the former stack in use again, then validate it."""
+    stages(session, "rollback")
+    stages(session, "validate")
+
+
+@nox.session
+def report(session: nox.Session) -> None:
+    """Show a run again and write its report.html: the newest, or `-- --run ID`."""
+    prepare(session)
+    session.run(*STAGES, "--mode=replay", *session.posargs)
+
+
+@nox.session
+def driver(session: nox.Session) -> None:
+    """Does the loaded driver carry the pinned CUDA? Only this stage of an upgrade."""
+    stages(session, "apply", "--only=driver")
+
+
+@nox.session
+def runfile(session: nox.Session) -> None:
+    """Is the pinned runfile really published, and is there room for it? Only this stage of an upgrade."""
+    stages(session, "apply", "--only=runfile")
+
+
+@nox.session
+def toolkit(session: nox.Session) -> None:
+    """Install the pinned CUDA toolkit beside what is there. Only this stage of an upgrade."""
+    stages(session, "apply", "--only=toolkit")
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """Install the locked wheels into the stack's own venv. Only this stage of an upgrade."""
+    stages(session, "apply", "--only=wheels")
+
+
+@nox.session
+def kernels(session: nox.Session) -> None:
+    """Compare the kernels of the new stack with float64. Only this stage of an upgrade."""
+    stages(session, "apply", "--only=kernels")
+
+
+@nox.session
+def eagle3(session: nox.Session) -> None:
+    """Measure EAGLE-3 of the new stack against without, and against the stack before. Only this stage."""
+    stages(session, "apply", "--only=eagle3")
+
+
+@nox.session
+def switch(session: nox.Session) -> None:
+    """Put the new stack in use by one rename. Only this stage of an upgrade."""
+    stages(session, "apply", "--only=switch")
+
+
+@nox.session
+def lab(session: nox.Session) -> None:
+    """Run simulated hosts until Ctrl-C: `-- --hosts 2`, `-- --fault NAME`, `-- --reset` starts over."""
+    prepare(session)
+    session.run(PYTHON, "-m", "lab", "serve", *session.posargs, interrupt_timeout=10)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and types of the tool itself."""
+    prepare(session)
+    session.run(PYTHON, "-m", "ruff", "check", ".")
+    session.run(PYTHON, "-m", "ruff", "format", "--check", ".")
+    session.run(PYTHON, "-m", "mypy", "fleet", "checks", "stages", "lab", "tests", "noxfile.py")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Test the tool itself: `-- -k NAME` for some."""
+    prepare(session)
+    session.run(PYTHON, "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure the speed of the tool itself, as ratios in one run."""
+    prepare(session)
+    session.run(PYTHON, "-m", "bench", *session.posargs)
