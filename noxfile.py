@@ -19,7 +19,7 @@ nox.options.stop_on_first_error = True
 ENV = Path(".nox/fleet")
 PYTHON = str(ENV / "bin" / "python")
 LOCK = Path("requirements.lock")
-STAGES = [PYTHON, "-m", "pytest", "stages", "-q", "-s", "--no-header", "-p", "no:cacheprovider"]
+STAGES = [PYTHON, "-m", "pytest", "stages", "-q", "-s", "--no-header", "-p", "no:cacheprovider", "-o", "addopts="]
 
 
 def prepare(session: nox.Session) -> None:
@@ -41,7 +41,9 @@ def targets(session: nox.Session) -> list[str]:
     """The inventory: hosts.toml, or what the caller names, or else the built-in lab host."""
     if Path("hosts.toml").is_file() or any(word.startswith("--hosts") for word in session.posargs):
         return []
-    session.log("no hosts.toml: using the built-in lab host, which is SIMULATED (hosts.example.toml shows how to name real ones)")
+    session.log(
+        "no hosts.toml: using the built-in lab host (SIMULATED); hosts.example.toml shows how to name real ones"
+    )
     session.run(PYTHON, "-m", "lab", "up", silent=True)
     return ["--hosts=.lab/hosts.toml", "--pins=.lab/pins.toml"]
 

@@ -4,11 +4,12 @@ import json
 import platform
 import re
 import shlex
-import shutil
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import uv
 from packaging.specifiers import SpecifierSet
 
 from checks.stack import Stack
@@ -41,9 +42,9 @@ def interpreter(host: View, pins: Pins) -> tuple[str, str]:
     """Path and version of the first interpreter of the host that fits the pins; two empty texts when none does."""
     wanted = SpecifierSet(pins.wheels.python)
     for line in host.read("wheels.pythons").out.splitlines():
-        path, _, version = line.rpartition(" ")
-        if path.startswith("/") and re.fullmatch(r"\d+\.\d+\.\d+", version) and wanted.contains(version):
-            return path, version
+        path, _, found = line.rpartition(" ")
+        if path.startswith("/") and re.fullmatch(r"\d+\.\d+\.\d+", found) and wanted.contains(found):
+            return path, found
     return "", ""
 
 
@@ -80,19 +81,17 @@ def brought_uv(host: View) -> str:
 
 def uv_version() -> str:
     """The version of the uv that comes with this tool."""
-    from importlib.metadata import version  # noqa: PLC0415 - only wanted when a host has no uv
-
     return version("uv")
 
 
 def bring_uv(host: View) -> Command:
     """Copies this tool's uv to the host. Raises Refused when it cannot run there."""
     machine = (host.read("host.platform").out.split() or [""])[0]
-    here = shutil.which("uv") or ""
-    if not here or machine != platform.machine():
+    if machine != platform.machine():
         raise Refused(
             f"no uv here that runs on {machine or 'this host'}", "install uv on the host, then `nox -s wheels`"
         )
+    here = uv.find_uv_bin()
     target, there = brought_uv(host), f"{host.spec.tmp}/fleet-uv-{host.name}"
     return Command(
         why=f"bring uv {uv_version()} along",
@@ -106,20 +105,20 @@ def bring_uv(host: View) -> Command:
     )
 
 
-def make_venv(host: View, pins: Pins, stack: Stack, uv: str) -> Command:
+def make_venv(host: View, pins: Pins, stack: Stack, tool: str) -> Command:
     """Makes the venv at its final path and installs exactly the lock into it."""
     venv = str(Path(stack.python).parent.parent)
     python, _ = interpreter(host, pins)
     index = ["--default-index", pins.wheels.index] if pins.wheels.index else []
     cache = f"{host.spec.base}/cache/uv"
-    sync = [uv, "pip", "sync", "--no-config", "--cache-dir", cache, "--require-hashes", *index]
+    sync = [tool, "pip", "sync", "--no-config", "--cache-dir", cache, "--require-hashes", *index]
     sync += ["--python", stack.python, "lock.txt"]
     # A venv cannot be moved, and a half-made one looks whole: it is made anew, in place, and marked at the end.
     return Command(
         why=f"install {len(pins.wheels.packages)} pinned packages and what they need",
         shell=sh(
             f"rm -rf {q(venv)}",
-            shlex.join([uv, "venv", "--no-config", "--no-python-downloads", "--python", python, venv]),
+            shlex.join([tool, "venv", "--no-config", "--no-python-downloads", "--python", python, venv]),
             shlex.join(sync),
             f"printf %s {q(mark(pins))} > {q(venv)}/.complete",
         ),

@@ -1,7 +1,6 @@
 """The host × stage grid of a run as plain text, and the words a run is summed up in."""
 
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import groupby
@@ -10,7 +9,8 @@ from msgspec.structs import replace
 
 from fleet.model import GOOD, Check, RunRecord, StageResult, Status
 from fleet.problem import Problem
-from fleet.report_text import one_line
+from fleet.report_plan import planned
+from fleet.report_text import one_line, wrapped
 from fleet.run import Run
 
 Results = Mapping[tuple[str, str], StageResult]
@@ -68,13 +68,13 @@ def simulated_hosts(record: RunRecord, results: Results) -> list[str]:
 
 
 def grid(run: Run, *, width: int = 100, colour: bool = False) -> str:
-    """The grid and, below it, why each cell that is not green is not; no line ends in white space."""
+    """The grid; below it what would be done, and why each cell that is not green is not."""
     record, results = run.record, settled(run)
     if not results:
         return "no host or no stage in this run"
     parts = [_table(record, results, width, colour)]
     parts += ["\n".join(_reused(results, width))] if any(result.reused for result in results.values()) else []
-    parts += ["\n".join(block) for block in _blocks(results, width)]
+    parts += ["\n".join(block) for block in (*planned(results.values(), width), *_blocks(results, width))]
     return "\n\n".join(parts)
 
 
@@ -123,19 +123,7 @@ def _shown(line: str) -> int:
 
 def _listed(head: list[str], row: list[str], width: int) -> list[str]:
     words = [f"{stage} {status}".strip() for stage, status in zip(head[1:], row[1:], strict=True) if status]
-    return _wrapped(f"{one_line(row[0], 60)}: {', '.join(words)}", width, "  ")
-
-
-def _wrapped(text: str, width: int, indent: str, first: str = "") -> list[str]:
-    # Words stay whole even where they are too long: a path or command must survive being copied.
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrapped(f"{one_line(row[0], 60)}: {', '.join(words)}", width, "  ")
 
 
 def _reused(results: Results, width: int) -> list[str]:
@@ -143,7 +131,7 @@ def _reused(results: Results, width: int) -> list[str]:
         line
         for result in results.values()
         if result.reused
-        for line in _wrapped(
+        for line in wrapped(
             one_line(f"{result.host} {result.stage}: measured {result.reused}, reused: its inputs are unchanged"),
             width,
             "  ",
@@ -167,8 +155,8 @@ def _block(group: list[StageResult], width: int) -> list[str]:
     where = f"{result.host} {', '.join(each.stage for each in group)}"
     head = ": ".join(part for part in (where, result.status, short_reason(result)) if part)
     checks = [line for check in result.failed_checks for line in _check(check, result.reason, width)]
-    hints = [line for hint in hints_of(result) for line in _wrapped(f"hint: {one_line(hint, 600)}", width, "      ")]
-    return [*_wrapped(one_line(head, 500), width, "  "), *checks, *hints]
+    hints = [line for hint in hints_of(result) for line in wrapped(f"hint: {one_line(hint, 600)}", width, "      ")]
+    return [*wrapped(one_line(head, 500), width, "  "), *checks, *hints]
 
 
 def _check(check: Check, reason: str, width: int) -> list[str]:
@@ -176,8 +164,8 @@ def _check(check: Check, reason: str, width: int) -> list[str]:
     text = f"{one_line(check.name)}: want {one_line(check.want)}, got {one_line(check.got) or 'nothing'}{doubt}"
     # A stage's reason is often its first wrong check: once is enough.
     told = reason.startswith(f"{check.name}: want {check.want}")
-    lines = [] if told else _wrapped(text, width, "    ", "  ")
-    return lines + (_wrapped(f"read: {one_line(check.read)}", width, "    ", "  ") if check.read else [])
+    lines = [] if told else wrapped(text, width, "    ", "  ")
+    return lines + (wrapped(f"read: {one_line(check.read)}", width, "    ", "  ") if check.read else [])
 
 
 def short_reason(result: StageResult) -> str:

@@ -88,6 +88,8 @@ def pytest_configure(config: pytest.Config) -> None:
     worker = getattr(config, "workerinput", None)
     with _told():
         request = Request(config.option)
+    # The grid tells what failed and why; pytest's own failure sections would say it again.
+    config.option.tbstyle = "no"
     config.stash[KEY] = Session(request, worker["fleet_run"] if worker else "")
     if request.mode == "replay":
         from fleet.report import HtmlReport  # noqa: PLC0415 - the report is not wanted in any other mode
@@ -169,8 +171,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in by_file if _cell(item)[1] in stages and _cell(item)[0] in order]
     chosen.sort(key=lambda item: (order[_cell(item)[0]], stages.index(_cell(item)[1])))
     _require_one_each(chosen)
-    dropped = [item for item in items if item not in chosen] if len(items) < 500 else []
-    config.hook.pytest_deselected(items=dropped)
     items[:] = chosen
     _prepare(session, stages, chosen)
 
@@ -264,6 +264,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Prints what failed outside of a stage, which no run directory records."""
+    if report.failed and "status" not in dict(report.user_properties):
+        sys.stderr.write(f"{report.nodeid}: {report.longreprtext}\n")
+
+
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
     """Shows the status of the stage instead of passed, failed or skipped."""
     status = dict(report.user_properties).get("status") if report.when == "call" else None
@@ -308,8 +314,8 @@ def _close(session: pytest.Session, state: Session) -> None:
 def _replay(state: Session) -> int:
     assert state.run is not None
     command = [sys.executable, "-m", "pytest", "stages", "--mode=replay", f"--run={state.run.path.name}"]
-    command += [f"--reports={state.request.reports}", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:terminal"]
-    command += ["-p", "no:xdist", *report_arguments(state.run)]
+    command += [f"--reports={state.request.reports}", "-s", "-o", "addopts=", *report_arguments(state.run)]
+    command += [word for name in ("cacheprovider", "terminal", "xdist") for word in ("-p", f"no:{name}")]
     sys.stdout.flush()
     # Its own session: the Ctrl-C that stopped the run must not stop its report.
     return subprocess.run(command, check=False, start_new_session=True).returncode

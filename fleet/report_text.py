@@ -2,6 +2,7 @@
 
 import html
 import re
+import textwrap
 from urllib.parse import quote
 
 TERMINAL_SEQUENCES = re.compile(
@@ -30,6 +31,19 @@ def plain(text: str, limit: int = 64 * 1024) -> str:
 def one_line(text: str, limit: int = 300) -> str:
     """The text on one line, controls neutralised, cut to `limit` characters."""
     return " ".join(plain(text, limit).split())
+
+
+def wrapped(text: str, width: int, indent: str, first: str = "") -> list[str]:
+    """The text as lines of a terminal; `indent` is for all but the first."""
+    # Words stay whole even where they are too long: a path or command must survive being copied.
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def escaped(text: str, limit: int = 64 * 1024) -> str:

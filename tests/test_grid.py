@@ -7,7 +7,7 @@ import pytest
 from report_samples import HOSTILE, STAGES, new_run, result, two_hosts, write_green
 
 from fleet.grid import cell_of, grid, settled, summary
-from fleet.model import Check
+from fleet.model import Check, Ran
 
 TWO_HOSTS = """\
 host    driver  runfile  toolkit  wheels   kernels  eagle3   switch
@@ -118,3 +118,31 @@ def test_summary_counts_statuses_in_a_fixed_order(tmp_path: Path) -> None:
 def test_a_run_without_hosts_says_so(tmp_path: Path) -> None:
     """An empty grid is not an empty string."""
     assert grid(new_run(tmp_path, [])) == "no host or no stage in this run"
+
+
+PLAN = """\
+host    driver  toolkit
+lab-01  ok      would change
+lab-02  ok      would change
+
+lab-01, lab-02 toolkit: would change
+  download the runfile (4.33 GB)
+    undo: rm -f cuda.run
+  install the toolkit
+    undo: differs by host, see the report
+  measure it
+    measures only: nothing to undo"""
+
+
+def test_a_plan_names_equal_steps_once(tmp_path: Path) -> None:
+    """Steps with their size and undo, for all hosts on which they are the same."""
+    run = new_run(tmp_path, ["lab-01", "lab-02"], mode="plan", stages=["driver", "toolkit"])
+    for host in ("lab-01", "lab-02"):
+        steps = [
+            Ran(why="download the runfile", shell="fetch", undo="rm -f cuda.run", size_bytes=4328066903),
+            Ran(why="install the toolkit", shell="sh cuda.run", undo=f"rm -rf /hosts/{host}/cuda"),
+            Ran(why="measure it", shell="python kernels.py", undo="", measures=True),
+        ]
+        run.write_result(result(host, "driver"))
+        run.write_result(result(host, "toolkit", "would change", commands=steps))
+    assert grid(run) == PLAN
