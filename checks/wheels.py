@@ -118,7 +118,7 @@ def make_venv(host: View, pins: Pins, stack: Stack, tool: str) -> Command:
         why=f"install {len(pins.wheels.packages)} pinned packages and what they need",
         shell=sh(
             f"rm -rf {q(venv)}",
-            shlex.join([tool, "venv", "--no-config", "--no-python-downloads", "--python", python, venv]),
+            shlex.join([tool, "venv", "--no-config", "--cache-dir", cache, "--no-python-downloads", "--python", python, venv]),
             shlex.join(sync),
             f"printf %s {q(mark(pins))} > {q(venv)}/.complete",
         ),

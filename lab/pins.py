@@ -1,0 +1,85 @@
+"""Reads pins.toml, and writes the derived one that points a run at the lab's mirror and index."""
+
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import tomli
+import tomlkit
+from packaging.utils import canonicalize_name
+from tomlkit.exceptions import TOMLKitError
+
+from lab import toolkit
+from lab.cache import HERE
+from lab.errors import LabError
+from lab.runfile import Runfile
+from lab.wheels import Stack, Wheel
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The pins the lab serves stand-ins for; LabError where it cannot."""
+    try:
+        pins = tomli.loads(path.read_text())
+        pins["cuda"]["version"], pins["cuda"]["runfile"][toolkit.platform_name()]["file"]
+        dict(pins["wheels"]["packages"])
+    except OSError as error:
+        raise LabError(f"{path}: {error.strerror}\nhint: --pins names another file") from error
+    except tomli.TOMLDecodeError as error:
+        raise LabError(f"{path}: {error}") from error
+    except KeyError as error:
+        raise LabError(f"{path}: no key {error}, which the lab needs") from error
+    return pins
+
+
+def stack(pins: Mapping[str, Any]) -> Stack:
+    """The pinned set of packages."""
+    branch = ".".join(str(pins["cuda"]["version"]).split(".")[:2])
+    return Stack(branch, {name: str(version) for name, version in pins["wheels"]["packages"].items()})
+
+
+def lock(wheels: list[Wheel]) -> str:
+    """Text of the lab's own pins.lock: the stand-ins, by hash."""
+    ordered = sorted(wheels, key=lambda one: canonicalize_name(one.name))
+    lines = [f"{one.name}=={one.version} \\\n    --hash=sha256:{one.sha256}\n" for one in ordered]
+    return "# SIMULATED: hashes of the lab's stand-in wheels. Never use with a real index.\n" + "".join(lines)
+
+
+def derived(text: str, url: str, runfile: Runfile, change: Mapping[str, Any]) -> str:
+    """Text of the derived pins.toml; `change` is what a fault writes over it last."""
+    document = tomlkit.parse(text)
+    replaced: list[str] = []
+    platform = toolkit.platform_name()
+    size = {"size_bytes": runfile.size_bytes, "md5": runfile.md5, "sha256": runfile.sha256}
+    served = {
+        "cuda": {"mirror": f"{url}/cuda", "runfile": {platform: size}},
+        "wheels": {"index": f"{url}/simple", "lock": "pins.lock"},
+    }
+    last = tomli.loads(tomlkit.dumps(change).replace("{version}", str(document["cuda"]["version"])))
+    for table in (served, tomli.loads((HERE / "data/scale.toml").read_text()), last):
+        _lay_over(document, table, replaced, "")
+    return _heading(replaced) + tomlkit.dumps(document)
+
+
+def derive(path: Path, url: str, runfile: Runfile, change: Mapping[str, Any]) -> str:
+    """Text of the pins derived from the file at `path`."""
+    try:
+        return derived(path.read_text(), url, runfile, change)
+    except TOMLKitError as error:
+        raise LabError(f"{path}: {error}") from error
+
+
+def _heading(replaced: list[str]) -> str:
+    lines = ["# SIMULATED: written by the lab for its own hosts, mirror and index; not for real hosts. Replaced here:"]
+    lines += [f"#   {name}" for name in dict.fromkeys(replaced)]
+    return "\n".join(lines) + "\n"
+
+
+def _lay_over(table: MutableMapping[str, Any], change: Mapping[str, Any], replaced: list[str], at: str) -> None:
+    for key, value in change.items():
+        name = f"{at}{key}"
+        if isinstance(value, Mapping):
+            if key in table:
+                _lay_over(table[key], value, replaced, f"{name}.")
+        else:
+            table[key] = value
+            replaced.append(name)
