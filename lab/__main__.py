@@ -71,6 +71,11 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--detached", action="store_true", help=argparse.SUPPRESS)
 
 
+def settings(argv: list[str]) -> Settings:
+    """What a command line that starts a lab asks for."""
+    return _settings(_parser().parse_args(argv))
+
+
 def _settings(options: argparse.Namespace) -> Settings:
     faults.collect(options.fault)
     return Settings(
@@ -84,20 +89,20 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _up(options: argparse.Namespace) -> int:
-    settings = _settings(options)
+    wanted = _settings(options)
     linger_s = 900.0 if options.linger_s is None else options.linger_s
-    about = daemon.up(settings, linger_s, reset=options.reset)
-    say("\n".join(ssh_lines(settings.folder, about)))
+    about = daemon.up(wanted, linger_s, reset=options.reset)
+    say("\n".join(ssh_lines(wanted.folder, about)))
     return 0
 
 
 def _serve(options: argparse.Namespace) -> int:
-    settings = _settings(options)
+    wanted = _settings(options)
     if options.reset:
-        daemon.reset(settings.folder)
+        daemon.reset(wanted.folder)
     from lab import service  # noqa: PLC0415 - asyncssh takes a third of a second to import
 
-    service.serve(settings, options.linger_s or 0.0, detached=options.detached)
+    service.serve(wanted, options.linger_s or 0.0, detached=options.detached)
     return 0
 
 
