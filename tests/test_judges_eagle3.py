@@ -1,6 +1,8 @@
 """The judge of EAGLE-3: raw numbers in, checks out, also for numbers no sane host sends."""
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -230,3 +232,10 @@ def test_the_script_is_told_both_arms_alike() -> None:
     assert plain["prompts"] == ["a", "b"]
     with pytest.raises(ValueError, match="want an arm"):
         eagle3.settings(pins(), "both", [], None)
+
+
+def test_the_prompts_are_many_different_and_neither_short_nor_long() -> None:
+    """20 prompts of 30 to 120 words, no two alike."""
+    prompts = json.loads((Path(eagle3.__file__).parent / "data/prompts.json").read_text("utf-8"))["prompts"]
+    assert len(prompts) == len(set(prompts)) == 20
+    assert all(30 <= len(prompt.split()) <= 120 for prompt in prompts)

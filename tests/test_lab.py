@@ -200,6 +200,7 @@ def test_writes_are_counted_per_connection(lab: Lab) -> None:
     """Reading writes nothing; a new, a changed and a removed file are three; what happens in between is told apart."""
     ssh(lab, f"nvidia-smi {QUERY}; df -Pk $TMPDIR; modinfo nvidia; sudo -n true; ls -R $LAB_ROOT", "touch a b")
     ssh(lab, "echo more >a; rm b; touch c")
+    assert len(lab.visits("lab-01")) == 2
     (lab.host("lab-01").root / "etc/passwd").write_text("")
     ssh(lab, "true")
     visits = lab.visits("lab-01")
