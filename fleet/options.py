@@ -90,6 +90,8 @@ class Request:
             return self.earlier.record.stages
         only = [word.strip() for word in self.options.only.split(",") if word.strip()]
         start = self.options.from_stage.strip()
+        if self.options.only and not only:
+            raise Problem(f"--only: want names of stages, got {self.options.only!r}")
         for option, words in (("--only", only), ("--from", [start] if start else [])):
             for word in words:
                 if word not in known:

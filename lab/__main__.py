@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 import time
-import urllib.request
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -122,17 +121,11 @@ def _status(options: argparse.Namespace) -> int:
     if about is None:
         say("nothing is running")
         return 1
-    now = _ask(about)
+    now = daemon.status(about) or about
     say(f"pid {now['pid']}, mirror {now['url']}/cuda, index {now['url']}/simple, idle {now['idle_s']} s")
     for name, host in now["hosts"].items():
         say(f"{name}  port {host['port']}  connections {host['connections']}  {host['root']}")
     return 0
-
-
-def _ask(about: dict[str, Any]) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{about['url']}/lab/status", timeout=5) as answer:  # noqa: S310 - loopback
-        found: dict[str, Any] = json.load(answer)
-    return found
 
 
 def _faults(_: argparse.Namespace) -> int:
@@ -196,7 +189,7 @@ def _settle(folder: Path) -> None:
     about = daemon.running(folder)
     deadline = time.monotonic() + 2
     while about and time.monotonic() < deadline:
-        if not any(host["connections"] for host in _ask(about)["hosts"].values()):
+        if not any(host["connections"] for host in (daemon.status(about) or about)["hosts"].values()):
             return
         time.sleep(0.05)
 

@@ -110,7 +110,7 @@ class Host:
         furnish.furnish(self.root, self.name, cache, minimal=minimal)
         put(self.folder / "faults.json", json.dumps(faults) + "\n")
         for path, text in files.items():
-            put(self.root / path, text)
+            put(self.root / path, text.replace("{root}", str(self.root)))
         self.write_state()
 
     def environment(self) -> dict[str, str]:

@@ -45,7 +45,8 @@ class Lab:
         self.path = self.settings.folder
         self.hosts: list[Host] = []
         self.gates: list[Gate] = []
-        self.mirror = Mirror({}, [], self.status)
+        self.mirror = Mirror({}, [], self._asked)
+        self._last_asked = 0.0
         self.notes: list[str] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -102,6 +103,12 @@ class Lab:
         hosts = {gate.host.name: self._host_status(gate) for gate in self.gates}
         return {"pid": os.getpid(), "url": self.mirror.url, "idle_s": round(self.idle_s, 1), "hosts": hosts}
 
+    def _asked(self) -> dict[str, Any]:
+        """Status for somebody who asks over HTTP: that counts as use, so that a lab just found does not end."""
+        told = self.status()
+        self._last_asked = time.monotonic()
+        return told
+
     def _host_status(self, gate: Gate) -> dict[str, Any]:
         return {"port": gate.host.port, "connections": len(gate.connections), "root": str(gate.host.root)}
 
@@ -112,10 +119,10 @@ class Lab:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the last SSH connection ended; 0 while one is open."""
+        """Seconds since the last SSH connection ended or somebody asked; 0 while a connection is open."""
         if self.connections or not self.gates:
             return 0.0
-        return time.monotonic() - max(gate.last_used for gate in self.gates)
+        return time.monotonic() - max(self._last_asked, *(gate.last_used for gate in self.gates))
 
     def visits(self, host: str, settle_s: float = 2.0) -> list[Visit]:
         """Finished connections to a host; waits a moment for those that are just being closed."""

@@ -173,4 +173,4 @@ def test_latency_is_added_to_each_round_trip(lab: Lab) -> None:
 
     assert _answers(lab.host("lab-01").port, wanted=True)
     time.sleep(0.1)
-    assert 0.08 <= with_connection(lab, work) < 0.3
+    assert with_connection(lab, work) >= 0.08
