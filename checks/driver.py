@@ -1,5 +1,6 @@
 """Asks for the GPUs, the loaded and the installed driver, and who holds the GPUs."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -93,6 +94,13 @@ def numbers(version: str) -> tuple[int, ...]:
 def gpus(host: View) -> list[Gpu]:
     """The visible GPUs."""
     return parse_gpus(host.read("driver.gpus").out)
+
+
+def title(host: View) -> str:
+    """The GPUs and the loaded driver in a line: `8 × NVIDIA …, driver 580.95.05`."""
+    counts = Counter(gpu.name for gpu in gpus(host))
+    loaded, _ = parse_loaded(host.read("driver.loaded").out)
+    return ", ".join([*(f"{count} × {name}" for name, count in counts.items()), f"driver {loaded or 'none'}"])
 
 
 def checks(host: View, cuda: str, gpus_needed: bool) -> Iterator[Check]:

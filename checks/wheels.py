@@ -118,7 +118,9 @@ def make_venv(host: View, pins: Pins, stack: Stack, tool: str) -> Command:
         why=f"install {len(pins.wheels.packages)} pinned packages and what they need",
         shell=sh(
             f"rm -rf {q(venv)}",
-            shlex.join([tool, "venv", "--no-config", "--cache-dir", cache, "--no-python-downloads", "--python", python, venv]),
+            shlex.join(
+                [tool, "venv", "--no-config", "--cache-dir", cache, "--no-python-downloads", "--python", python, venv]
+            ),
             shlex.join(sync),
             f"printf %s {q(mark(pins))} > {q(venv)}/.complete",
         ),
@@ -157,9 +159,16 @@ def installed(host: View, stack: Stack) -> Iterator[Check]:
         )
         return
     host.facts["packages"] = found["packages"]
+    host.facts["told"] = title(found)
     for name, want in stack.packages.items():
         yield _version(name, want, found["packages"])
     yield _intact(found)
+
+
+def title(found: dict[str, Any]) -> str:
+    """What is installed in a line: torch and sglang, and how much was compared."""
+    named = [f"{name} {found['packages'][name]}" for name in ("torch", "sglang") if name in found["packages"]]
+    return ", ".join([*named, f"{found.get('files', 0)} files compared with their RECORD"])
 
 
 def _version(name: str, want: str, packages: dict[str, str]) -> Check:

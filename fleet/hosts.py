@@ -71,6 +71,9 @@ def _host(name: str, file: HostsFile, path: Path) -> HostSpec:
     if name.endswith((".json", ".toml", ".log", ".html", ".xml")):
         # A host has a folder of its name in the run directory, beside run.json and the like.
         raise Problem(f"{path}: `hosts.{name}`: want a name that is not one of a file")
+    for table, keys in (("defaults", file.defaults), (f"hosts.{name}", file.hosts[name])):
+        if "name" in keys:
+            raise Problem(f"{path}: unknown key `{table}.name`: the name of a host is that of its table")
     spec = convert({**file.defaults, **file.hosts[name]}, HostSpec, path, f"hosts.{name}")
     for key in ("root", "base", "tmp"):
         value = getattr(spec, key)

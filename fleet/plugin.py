@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from fleet.clock import now
-from fleet.grid import cell_of, grid, settled, summary
+from fleet.grid import cell_of, grid, settled
 from fleet.host import SshHost
 from fleet.model import GOOD, StageResult
 from fleet.options import Request, add_options
@@ -345,8 +345,7 @@ def _print_replay(session: pytest.Session, state: Session) -> None:
     results = state.settled
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     report = state.run.path / "report.html"
-    sys.stdout.write(f"\n{grid(state.run, colour=colour)}\n\n{summary(results.values())}\n")
-    sys.stdout.write(f"report: {report}\n")
+    sys.stdout.write(f"\n{grid(state.run, colour=colour)}\n\nreport: {report}\n")
     bad = any(result.status not in GOOD for result in results.values())
     if int(session.exitstatus) in (0, 1, 5):
         session.exitstatus = 1 if bad or not results else 0

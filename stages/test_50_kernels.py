@@ -42,7 +42,7 @@ def verify(host: View, pins: Pins) -> Iterator[Check]:
     if found is None:
         yield Check(name="kernels", want="measured", got="not measured", ok=None, hint="`nox -s kernels`")
         return
-    host.facts["told"] = target.title
+    host.facts["told"] = kernels.title(found.result)
     own = stack.as_pins(target, pins)
     yield from kernels.identity(found.result, own, host.spec.gpus, host.spec.compute_capability)
     yield from kernels.accuracy(found.result, own)
