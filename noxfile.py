@@ -142,7 +142,7 @@ def lint(session: nox.Session) -> None:
     prepare(session)
     session.run(PYTHON, "-m", "ruff", "check", ".")
     session.run(PYTHON, "-m", "ruff", "format", "--check", ".")
-    session.run(PYTHON, "-m", "mypy", "fleet", "checks", "stages", "lab", "tests", "noxfile.py")
+    session.run(PYTHON, "-m", "mypy", "fleet", "checks", "stages", "lab", "bench", "tests")
 
 
 @nox.session

@@ -177,22 +177,22 @@ def _installed(host: View, loaded: str) -> Iterator[Check]:
     )
 
 
+def holders(host: View) -> list[str]:
+    """`pid name` of each process on the GPUs."""
+    rows = [line.strip() for line in host.read("driver.holders").out.splitlines()]
+    held = [row for row in rows if row.partition(",")[0].strip().isdigit()]
+    return [" ".join(row.replace(",", " ").split()[:2]) for row in held]
+
+
 def _free(host: View, gpus_needed: bool) -> Check:
-    answer = host.read("driver.holders")
-    rows = [line.strip() for line in answer.out.splitlines() if line.split(",")[0].strip().isdigit()]
+    answer, held = host.read("driver.holders"), holders(host)
+    got = f"{len(held)} processes: {'; '.join(held[:8])}" if held else "none"
     if not gpus_needed:
-        return Check(name="GPUs free", want="not needed by these stages", got=f"{len(rows)} processes", ok=True)
-    held = "; ".join(" ".join(row.replace(",", " ").split()[:2]) for row in rows[:8])
-    hint = ""
-    if rows:
-        hint = "stop what holds them (nothing is stopped unasked), or leave out kernels and eagle3 with --only"
+        return Check(name="GPUs free", want="not needed by these stages", got=got, ok=True, read=answer.command)
+    hint = "stop what holds them (nothing is stopped unasked), or leave out kernels and eagle3 with --only"
+    ok = not held if answer.ok else None
     return Check(
-        name="GPUs free",
-        want="no process on them",
-        got=f"{len(rows)} processes: {held}" if rows else "none",
-        ok=not rows if answer.ok else None,
-        hint=hint,
-        read=answer.command,
+        name="GPUs free", want="no process on them", got=got, ok=ok, hint="" if ok else hint, read=answer.command
     )
 
 

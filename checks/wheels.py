@@ -1,10 +1,13 @@
 """Asks what is installed in a stack's venv, and whether every file of it is as its wheel's RECORD says."""
 
+import hashlib
 import json
 import platform
 import re
+import secrets
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -84,6 +87,12 @@ def uv_version() -> str:
     return version("uv")
 
 
+@cache
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file here; worked out once, however many hosts get it."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def bring_uv(host: View) -> Command:
     """Copies this tool's uv to the host. Raises Refused when it cannot run there."""
     machine = (host.read("host.platform").out.split() or [""])[0]
@@ -91,17 +100,24 @@ def bring_uv(host: View) -> Command:
         raise Refused(
             f"no uv here that runs on {machine or 'this host'}", "install uv on the host, then `nox -s wheels`"
         )
-    here = uv.find_uv_bin()
-    target, there = brought_uv(host), f"{host.spec.tmp}/fleet-uv-{host.name}"
+    here = Path(uv.find_uv_bin())
+    target, there = brought_uv(host), f"{host.spec.tmp}/fleet-uv-{secrets.token_hex(8)}"
+    sha256 = sha256_of(here)
+    # The upload lay in a folder that others can write to: what is kept is checked where only its owner can.
     return Command(
         why=f"bring uv {uv_version()} along",
         shell=sh(
-            f"mkdir -p {q(str(Path(target).parent))}", f"install -m 755 {q(there)} {q(target)}", f"rm -f {q(there)}"
+            f"mkdir -p {q(str(Path(target).parent))}",
+            f"cp {q(there)} {q(target + '.new')}",
+            f"printf '%s  %s\\n' {sha256} {q(target + '.new')} | sha256sum -c - >/dev/null",
+            f"chmod 755 {q(target + '.new')}",
+            f"mv {q(target + '.new')} {q(target)}",
+            f"rm -f {q(there)}",
         ),
         undo=f"rm -rf {q(str(Path(target).parent))}",
-        size_bytes=Path(here).stat().st_size,
+        size_bytes=here.stat().st_size,
         keep=True,
-        uploads={there: here},
+        uploads={there: str(here)},
     )
 
 

@@ -45,6 +45,8 @@ class Request:
 
     def __init__(self, options: Any) -> None:
         self.mode: Mode = options.mode
+        if options.workers < 1:
+            raise Problem(f"--workers: want at least one, got {options.workers}")
         self.reports = Path(options.reports)
         self.earlier: Run | None = None
         if options.run:

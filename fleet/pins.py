@@ -239,4 +239,5 @@ def _require_locked(wheels: Wheels, lock: str, path: Path, lock_path: Path) -> N
         got = locked.get(re.sub(r"[-_.]+", "-", name).lower())
         if got != version:
             hint = "the lock belongs to other pins; make it again (docs/pins.md)"
-            raise Problem(f"{path}: `wheels.packages.{name}`: want {version}, {lock_path.name} has {got}", hint)
+            told = got or "no such package"
+            raise Problem(f"{path}: `wheels.packages.{name}`: want {version}, {lock_path.name} has {told}", hint)
