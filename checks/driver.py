@@ -178,15 +178,15 @@ def _installed(host: View, loaded: str) -> Iterator[Check]:
 
 
 def holders(host: View) -> list[str]:
-    """`pid name` of each process on the GPUs."""
+    """`pid name` of each process on the GPUs; one that is on several is listed by nvidia-smi for each of them."""
     rows = [line.strip() for line in host.read("driver.holders").out.splitlines()]
     held = [row for row in rows if row.partition(",")[0].strip().isdigit()]
-    return [" ".join(row.replace(",", " ").split()[:2]) for row in held]
+    return list(dict.fromkeys(" ".join(row.replace(",", " ").split()[:2]) for row in held))
 
 
 def _free(host: View, gpus_needed: bool) -> Check:
     answer, held = host.read("driver.holders"), holders(host)
-    got = f"{len(held)} processes: {'; '.join(held[:8])}" if held else "none"
+    got = "; ".join(held[:8]) or "none"
     if not gpus_needed:
         return Check(name="GPUs free", want="not needed by these stages", got=got, ok=True, read=answer.command)
     hint = "stop what holds them (nothing is stopped unasked), or leave out kernels and eagle3 with --only"

@@ -223,6 +223,16 @@ _KNOWN = [
         "see `wheels.index` and the host's Python",
     ),
     ("inconsistent version", "a wheel's metadata says another version than its name", "report it to the index's owner"),
+    (
+        "does not match filename",
+        "a wheel's metadata says another version than its name",
+        "the index serves a malformed wheel: pin another release in pins.toml, then `nox -s wheels`",
+    ),
+    (
+        "Bad CRC",
+        "a wheel is damaged, on its way or at the index",
+        "`nox -s wheels` fetches it again; if it comes the same, compare the index with pins.lock",
+    ),
     ("No space left on device", "the disk is full", "free space under `base`, then `nox -s wheels`"),
     (
         "Failed to fetch",

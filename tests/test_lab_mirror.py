@@ -233,6 +233,16 @@ def test_faults_reach_mirror_index_pins_and_single_hosts(tmp_path: Path, cache: 
         assert honest.sha256 not in (sick.path / "pins.lock").read_text()
 
 
+def test_files_of_a_fault_go_with_it(tmp_path: Path, cache: Path) -> None:
+    """A server that serves shows in /proc as long as the fault is in force."""
+    line = tmp_path / "lab/hosts/lab-01/root/proc/4321/cmdline"
+    with Lab(tmp_path / "lab", pins=PINS, faults=["server-running"], cache=cache, minimal=True) as sick:
+        python = sick.host("lab-01").root / "opt/sglang-cu128/venv/bin/python"
+        assert line.read_bytes().split(b"\0")[0] == str(python).encode()
+    with Lab(tmp_path / "lab", pins=PINS, cache=cache, minimal=True):
+        assert not line.exists()
+
+
 def test_pins_that_the_lab_cannot_serve(tmp_path: Path) -> None:
     """Missing file, broken syntax, missing key: one line each."""
     (tmp_path / "a.toml").write_text("[cuda")
