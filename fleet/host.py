@@ -257,23 +257,32 @@ def _translated(spec: HostSpec) -> Iterator[None]:
             "if the host was reinstalled, remove the old key (ssh-keygen -R) and connect once by hand",
         ) from error
     except paramiko.AuthenticationException as error:
-        raise Unreachable(f"login on {where} refused: {error}", f"try `ssh {where}` by hand first") from error
+        raise Unreachable(f"login on {where} refused: {error}", f"try {_by_hand(spec)} first") from error
     except paramiko.SSHException as error:
-        raise _from_ssh(error, where) from error
+        raise _from_ssh(error, where, spec) from error
     except (OSError, EOFError) as error:
-        cause = error or "closed by the host"
-        raise Dropped(f"no connection to {where}: {cause}", "is it up, is sshd running?") from error
+        # paramiko's error for several tried addresses has no number and would show it as `[Errno None]`.
+        cause = getattr(error, "strerror", "") or error or "closed by the host"
+        raise Dropped(
+            f"no connection to {where}: {cause}", f"is it up, is sshd running? try {_by_hand(spec)}"
+        ) from error
     except invoke.exceptions.ThreadException as error:
         raise Dropped(f"the connection to {where} broke while a command ran") from error
 
 
-def _from_ssh(error: paramiko.SSHException, where: str) -> Unreachable:
+def _by_hand(spec: HostSpec) -> str:
+    """The same login as a command for a person."""
+    port = f"-p {spec.port} " if spec.port else ""
+    return f"`ssh {port}{spec.user + '@' if spec.user else ''}{spec.address}`"
+
+
+def _from_ssh(error: paramiko.SSHException, where: str, spec: HostSpec) -> Unreachable:
     if "session not active" in str(error).lower() or "channel closed" in str(error).lower():
         return Dropped(f"the connection to {where} is gone: {error}")
     if "not found in known_hosts" in str(error):
         hint = "connect once by hand to record its key, or pass --accept-new-host-keys"
         return Unreachable(f"the host key of {where} is not known", hint)
-    return Unreachable(f"SSH to {where} failed: {error}", f"try `ssh {where}` by hand")
+    return Unreachable(f"SSH to {where} failed: {error}", f"try {_by_hand(spec)}")
 
 
 def quoted(*words: str) -> str:

@@ -95,6 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
         request = Request(config.option)
     # The grid tells what failed and why; pytest's own failure sections would say it again.
     config.option.tbstyle = "no"
+    config.option.reportchars = ""
     session = Session(request, worker["fleet_run"] if worker else "")
     config.stash[KEY] = session
     with _told():

@@ -210,6 +210,7 @@ class HostRun:
         return kept[::-1]
 
     def _verified(self, result: StageResult, view: View, checks: list[Check]) -> StageResult:
+        checks = [replace(check, hint=check.hint.replace("--on HOST", f"--on {self.spec.name}")) for check in checks]
         measured = {**self._used, **self._new}
         reused = min((one.at for name, one in self._used.items() if name not in self._new), default="")
         result = replace(result, checks=checks, facts=view.facts, measured=measured, reused=reused)
