@@ -67,7 +67,11 @@ def install(host: View, pins: Pins, stack: Stack) -> Command:
             f"mkdir -p {q(target)}",
             # What went wrong stands only in the installer's own log: as root in /var/log, else in tmp.
             f"env -u DISPLAY -u SUDO_USER LANG=C sh {q(archive)} {shlex.join(options)} --no-man-page || {{",
-            f"  rc=$?; for d in {logs}; do tail -n 20 \"$d/cuda-installer.log\" 2>/dev/null; done; exit $rc",
+            "  rc=$?",
+            f"  for d in {logs}; do",
+            '    if [ "$d/cuda-installer.log" -nt run.sh ]; then tail -n 20 "$d/cuda-installer.log"; fi',
+            "  done",
+            "  exit $rc",
             "}",
             f"after=$(readlink {link} || true)",
             'if [ "$after" != "$before" ]; then',
@@ -110,7 +114,7 @@ _KNOWN: list[tuple[int | None, str, str, str]] = [
     ),
     (None, '"verdict": "checksum', "the download is not the pinned file", "compare the mirror with pins.toml"),
     (None, '"verdict": "', "the download failed", "`nox -s runfile` tells what the mirror says now"),
-    (None, "", "", "the end of the installer's log tells why, then `nox -s toolkit`"),
+    (None, "Installation failed", "", "the end of the log tells why; mend that, then `nox -s toolkit`"),
 ]
 """Exit code (None: any), words in the log, cause, advice; codes as makeself and public reports have them."""
 
@@ -127,6 +131,12 @@ def compiles(stack: Stack, capability: str) -> str:
         'wc -c < "$d/probe.cubin"',
     )
     return shlex.join(["sh", "-c", script])
+
+
+def title(host: View, stack: Stack) -> str:
+    """The toolkit in a line: its release, and the GPUs it is asked to compile for."""
+    arches = sorted({f"sm_{gpu.capability.replace('.', '')}" for gpu in driver.gpus(host)})
+    return f"CUDA {stack.cuda_version or 'unknown'} for {', '.join(arches) or 'no GPU'}"
 
 
 def works(host: View, stack: Stack) -> Iterator[Check]:
