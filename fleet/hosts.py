@@ -43,6 +43,8 @@ class HostSpec(Settings, frozen=True, kw_only=True):
     python: str = ""
     """The interpreter that carries the venv; empty: the newest fitting python3 on the host."""
     in_use: InUse = InUse()
+    simulated: bool = False
+    """Written by the lab: the host is SIMULATED, also when it cannot be asked."""
 
 
 class HostsFile(Settings, frozen=True, kw_only=True):

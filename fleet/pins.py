@@ -11,7 +11,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from fleet.config import convert, read_toml
-from fleet.problem import Problem
+from fleet.problem import Problem, did_you_mean
+
+GATES = ("kernels", "eagle3")
+"""The stages that measure a stack."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,6 +93,12 @@ class Eagle3(Settings, frozen=True, kw_only=True):
     min_acceptance_length: float = 1.6
 
 
+class Switch(Settings, frozen=True, kw_only=True):
+    """Which measuring stages must be green for a stack before it is put in use."""
+
+    require: list[str] = msgspec.field(default_factory=lambda: list(GATES))
+
+
 class PinsFile(Settings, frozen=True, kw_only=True):
     """The tables of pins.toml."""
 
@@ -98,6 +107,7 @@ class PinsFile(Settings, frozen=True, kw_only=True):
     wheels: Wheels
     kernels: Kernels
     eagle3: Eagle3
+    switch: Switch = Switch()
 
 
 class Pins(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +122,7 @@ class Pins(msgspec.Struct, frozen=True, kw_only=True):
     wheels: Wheels
     kernels: Kernels
     eagle3: Eagle3
+    switch: Switch = Switch()
     lock: str
     digest: str
     stack: str
@@ -150,6 +161,7 @@ def read_pins(path: Path) -> Pins:
         wheels=file.wheels,
         kernels=file.kernels,
         eagle3=file.eagle3,
+        switch=file.switch,
         lock=lock,
         digest=digest_of([file, lock]),
         stack=stack,
@@ -175,6 +187,13 @@ def _require(file: PinsFile, path: Path) -> None:
         raise Problem(f"{path}: `wheels.python`: want a range like >=3.11,<3.14, got {file.wheels.python!r}") from None
     _require_counts(file, path)
     _require_bounds(file, path)
+    _require_gates(file.switch, path)
+
+
+def _require_gates(switch: Switch, path: Path) -> None:
+    for name in switch.require:
+        if name not in GATES:
+            raise Problem(f"{path}: `switch.require`: unknown gate `{name}`" + did_you_mean(name, GATES))
 
 
 def _require_runfile(runfile: Runfile, where: str) -> None:
