@@ -104,7 +104,11 @@ def back(host: View, pins: Pins) -> Iterator[Command]:
             undo=sh(_rename(host, "former", former.name), _rename(host, "current", pins.stack)),
         )
     _require_rest(host)
+    home = _home(host, pins.stack)
     for half in host.read("stack.halves").out.splitlines():
+        if not half.startswith(f"{home}/"):
+            # Words of the shell, or a name of two lines: what is removed lies in the stack, whoever said it.
+            continue
         yield Command(
             why=f"remove what was never finished: {half.rpartition('/')[2]}",
             shell=f"rm -rf {q(half)}",
