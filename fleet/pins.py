@@ -3,7 +3,7 @@
 import hashlib
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -43,6 +43,46 @@ class Wheels(Settings, frozen=True, kw_only=True):
     lock: str
     disk_bytes: int = 0
     packages: dict[str, str]
+
+
+class Assume(Settings, frozen=True, kw_only=True):
+    """The host that the pins are solved for when no probe record is given."""
+
+    platform: str = "linux-x86_64"
+    driver: str
+    capabilities: list[str]
+    open_modules: bool = True
+    glibc: str
+    pythons: list[str]
+
+
+class Policy(Settings, frozen=True, kw_only=True):
+    """How `nox -s pins` chooses among what fits.
+
+    `newest` takes the newest consistent set, `line` the newest one in today's release lines.
+    """
+
+    prefer: Literal["newest", "line"] = "newest"
+    hold_days: int = 0
+    """A release is taken only when it has been out for so many days."""
+    exclude: list[str] = []
+    """Requirements that are never chosen, such as `sglang==0.5.22`; `cuda` stands for the toolkit."""
+    checksum_sources: int = 2
+    """How many independent public sources must give a runfile's SHA-256 (the publisher gives MD5 only)."""
+
+
+class Override(Settings, frozen=True, kw_only=True):
+    """A version that goes against what sglang's own metadata pins, and why."""
+
+    version: str
+    reason: str
+
+
+class Extra(Settings, frozen=True, kw_only=True):
+    """A package that lives outside the default index, and where."""
+
+    version: str
+    index: str
 
 
 class Tolerance(Settings, frozen=True, kw_only=True):
@@ -92,6 +132,12 @@ class PinsFile(Settings, frozen=True, kw_only=True):
     wheels: Wheels
     kernels: Kernels
     eagle3: Eagle3
+    wishes: dict[str, str] = {}
+    """What is asked of the solver: `cuda`, `python` or a package -> a version, a range, or `newest`."""
+    policy: Policy = Policy()
+    overrides: dict[str, Override] = {}
+    extras: dict[str, Extra] = {}
+    assume: Assume | None = None
 
 
 class Pins(msgspec.Struct, frozen=True, kw_only=True):
