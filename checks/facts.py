@@ -157,9 +157,19 @@ def _kernel_file() -> _KernelFile:
 
 
 @cache
+def _sglang_file() -> _SglangFile:
+    return _read("sglang.json", _SglangFile)
+
+
+def read_on() -> str:
+    """The day on which the facts about releases were read."""
+    return _sglang_file().read
+
+
+@cache
 def sglang_rows() -> list[Sglang]:
     """The releases of sglang whose pins are on record, newest first."""
-    return sorted(_read("sglang.json", _SglangFile).rows, key=lambda row: Version(row.version), reverse=True)
+    return sorted(_sglang_file().rows, key=lambda row: Version(row.version), reverse=True)
 
 
 @cache

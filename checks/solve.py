@@ -5,14 +5,15 @@ from typing import Any
 
 import msgspec
 
-from checks.catalogue import Catalogue
-from checks.decision import Decision, Rejected
-from checks.facts import Kernel, Sglang, Torch
+from checks.catalogue import Catalogue, Row, shipped
+from checks.facts import Kernel, Sglang, Torch, read_on
 from checks.hostfacts import HostFacts
 from checks.pairs import Conflict, Toolkit, label
 from checks.refusal import Refusal, refusal
 from checks.search import Parts, Search
-from checks.wishes import PART_OF, PARTS, Candidate, Request
+from checks.wishes import PART_OF, PARTS, Request
+from checks.wishes import Candidate as Choice
+from fleet.decision import Candidate, Decision, Evidence, Rejected
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,15 +63,18 @@ def solve(hosts: Sequence[HostFacts], request: Request, catalogue: Catalogue | N
 
 def _decision(search: Search, part: str, parts: Parts) -> Decision:
     """What was chosen and why, and what stands against each newer candidate."""
-    candidates = search.domains[part]
-    newer = candidates[: [one.value for one in candidates].index(parts[part])]
+    choices = search.domains[part]
+    newer = choices[: [one.value for one in choices].index(parts[part])]
+    chosen = Candidate(name=label(part, parts[part]), evidence=_evidence(part, parts, search))
     return Decision(
-        part=part,
-        asked=_asked(search.request, part),
-        chosen=label(part, parts[part]),
+        subject=part,
+        wish=_asked(search.request, part),
+        candidates=[
+            chosen,
+            *(Candidate(name=label(part, one.value), evidence=_about(one.value, search)) for one in newer),
+        ],
+        chosen=chosen.name,
         reason=_reason(search, part, parts),
-        source=_source(part, parts),
-        date=getattr(parts[part], "date", ""),
         rejected=[_rejected(search, part, one, parts) for one in newer],
     )
 
@@ -80,19 +84,14 @@ def _asked(request: Request, part: str) -> str:
     return ", ".join(wished[name] for name, its in PART_OF.items() if its == part and wished.get(name)) or "newest"
 
 
-def _rejected(search: Search, part: str, one: Candidate, parts: Parts) -> Rejected:
+def _rejected(search: Search, part: str, one: Choice, parts: Parts) -> Rejected:
     # What the others were chosen for: with another sglang all of them may change.
-    met = (
-        search.first(fixed={part: one.value})[1]
-        if part == PARTS[0]
-        else search.conflicts({**parts, part: one.value}, part)
-    )
+    if part == PARTS[0]:
+        _, met = search.first(fixed={part: one.value})
+    else:
+        met = search.conflicts({**parts, part: one.value}, part)
     whys = [why for _, why in one.against] + [_told(conflict, label(part, one.value)) for conflict in met]
-    return Rejected(
-        name=label(part, one.value),
-        why="; ".join(whys) or "no set with it fits",
-        source="; ".join(conflict.source for conflict in met if conflict.source),
-    )
+    return Rejected(name=label(part, one.value), reason="; ".join(whys) or "no set with it fits")
 
 
 def _told(conflict: Conflict, name: str) -> str:
@@ -141,8 +140,33 @@ def _reason(search: Search, part: str, parts: Parts) -> str:
     return "; ".join([why, _FACTS[part](parts)] if part in _FACTS else [why])
 
 
-def _source(part: str, parts: Parts) -> str:
-    value: Any = parts[part]
-    if part == "cuda":
-        return "; ".join(dict.fromkeys(source for row in value.files.values() for source in row.sources))
-    return str(getattr(value, "source", parts["sglang"].source if part == "flashinfer" else "probe records"))
+def _evidence(part: str, parts: Parts, search: Search) -> list[Evidence]:
+    if part == "flashinfer":
+        row: Sglang = parts["sglang"]
+        return [Evidence(source=row.source, says=f"sglang {row.version} pins {row.flashinfer}", date=read_on())]
+    if part == "python":
+        have = [f"{host.name}: {', '.join(host.pythons)}" for host in search.hosts]
+        return [Evidence(source="probe records", says="; ".join(have[:5]))]
+    return _about(parts[part], search)
+
+
+def _about(value: Any, search: Search) -> list[Evidence]:
+    """What is on record about one candidate."""
+    if isinstance(value, Toolkit):
+        platforms = {host.platform for host in search.hosts}
+        return [_runfile(row, value) for platform, row in value.files.items() if platform in platforms]
+    if not hasattr(value, "source"):
+        return []
+    says = f"released {value.date}" if value.date else "day of release not on record"
+    return [Evidence(source=value.source, says=says, date=read_on())]
+
+
+def _runfile(row: Row, toolkit: Toolkit) -> Evidence:
+    out = f"; out since {toolkit.date} at the latest" if toolkit.date else ""
+    return Evidence(
+        source="catalogue",
+        says=f"{row.file}, from {'; '.join(row.sources)}{out}",
+        size_bytes=row.size_bytes or -1,
+        checksum=f"sha256:{row.sha256}" if row.sha256 else f"md5:{row.md5}" if row.md5 else "",
+        date=shipped().read,
+    )

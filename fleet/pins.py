@@ -173,8 +173,7 @@ def read_pins(path: Path) -> Pins:
 
     Raises Problem for a missing file, bad TOML, an unknown, missing or mistyped key, an impossible value.
     """
-    file = convert(read_toml(path), PinsFile, path)
-    _require(file, path)
+    file = read_pins_file(path)
     lock_path = path.parent / file.wheels.lock
     if not lock_path.is_file():
         raise Problem(f"{path}: `wheels.lock`: no such file: {lock_path}")
@@ -193,6 +192,16 @@ def read_pins(path: Path) -> Pins:
     )
 
 
+def read_pins_file(path: Path) -> PinsFile:
+    """The tables of a file, checked each for itself; its lock is not looked at.
+
+    Raises Problem for a missing file, bad TOML, an unknown, missing or mistyped key, an impossible value.
+    """
+    file = convert(read_toml(path), PinsFile, path)
+    _require(file, path)
+    return file
+
+
 def _require(file: PinsFile, path: Path) -> None:
     if file.schema != 1:
         raise Problem(f"{path}: `schema`: want 1, got {file.schema}", "this copy of the tool is older than the file")
@@ -209,6 +218,21 @@ def _require(file: PinsFile, path: Path) -> None:
     except InvalidSpecifier:
         raise Problem(f"{path}: `wheels.python`: want a range like >=3.11,<3.14, got {file.wheels.python!r}") from None
     _require_counts(file, path)
+    _require_choice(file, path)
+
+
+def _require_choice(file: PinsFile, path: Path) -> None:
+    for name, override in file.overrides.items():
+        _require_version(override.version, f"{path}: `overrides.{name}.version`")
+        if not override.reason.strip():
+            raise Problem(f"{path}: `overrides.{name}.reason`: want the reason, got none")
+    for name, extra in file.extras.items():
+        _require_version(extra.version, f"{path}: `extras.{name}.version`")
+    if file.policy.hold_days < 0:
+        raise Problem(f"{path}: `policy.hold_days`: want 0 or more, got {file.policy.hold_days}")
+    if file.policy.checksum_sources < 1:
+        # A runfile is run as root only after its SHA-256 matched: one source at least must give it.
+        raise Problem(f"{path}: `policy.checksum_sources`: want 1 or more, got {file.policy.checksum_sources}")
 
 
 def _require_runfile(runfile: Runfile, where: str) -> None:
