@@ -1,5 +1,6 @@
 """Asks for the GPUs, the loaded and the installed driver, and who holds the GPUs."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -95,6 +96,13 @@ def gpus(host: View) -> list[Gpu]:
     return parse_gpus(host.read("driver.gpus").out)
 
 
+def title(host: View) -> str:
+    """The GPUs and the loaded driver in a line: `8 × NVIDIA …, driver 580.95.05`."""
+    counts = Counter(gpu.name for gpu in gpus(host))
+    loaded, _ = parse_loaded(host.read("driver.loaded").out)
+    return ", ".join([*(f"{count} × {name}" for name, count in counts.items()), f"driver {loaded or 'none'}"])
+
+
 def checks(host: View, cuda: str, gpus_needed: bool) -> Iterator[Check]:
     """Whether the driver carries that CUDA on these GPUs; `gpus_needed`: a later stage wants them free."""
     found = gpus(host)
@@ -169,22 +177,22 @@ def _installed(host: View, loaded: str) -> Iterator[Check]:
     )
 
 
+def holders(host: View) -> list[str]:
+    """`pid name` of each process on the GPUs; one that is on several is listed by nvidia-smi for each of them."""
+    rows = [line.strip() for line in host.read("driver.holders").out.splitlines()]
+    held = [row for row in rows if row.partition(",")[0].strip().isdigit()]
+    return list(dict.fromkeys(" ".join(row.replace(",", " ").split()[:2]) for row in held))
+
+
 def _free(host: View, gpus_needed: bool) -> Check:
-    answer = host.read("driver.holders")
-    rows = [line.strip() for line in answer.out.splitlines() if line.split(",")[0].strip().isdigit()]
+    answer, held = host.read("driver.holders"), holders(host)
+    got = "; ".join(held[:8]) or "none"
     if not gpus_needed:
-        return Check(name="GPUs free", want="not needed by these stages", got=f"{len(rows)} processes", ok=True)
-    held = "; ".join(" ".join(row.replace(",", " ").split()[:2]) for row in rows[:8])
-    hint = ""
-    if rows:
-        hint = "stop what holds them (nothing is stopped unasked), or leave out kernels and eagle3 with --only"
+        return Check(name="GPUs free", want="not needed by these stages", got=got, ok=True, read=answer.command)
+    hint = "stop what holds them (nothing is stopped unasked), or leave out kernels and eagle3 with --only"
+    ok = not held if answer.ok else None
     return Check(
-        name="GPUs free",
-        want="no process on them",
-        got=f"{len(rows)} processes: {held}" if rows else "none",
-        ok=not rows if answer.ok else None,
-        hint=hint,
-        read=answer.command,
+        name="GPUs free", want="no process on them", got=got, ok=ok, hint="" if ok else hint, read=answer.command
     )
 
 

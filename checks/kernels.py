@@ -75,6 +75,14 @@ def settings(pins: Pins) -> dict[str, Any]:
     }
 
 
+def title(result: Mapping[str, Any]) -> str:
+    """The measurement in a line: torch, how many comparisons, the worst of them."""
+    rows = [row for row in map(_row, _listed(result, "ops")) if row is not None]
+    torch = _read(result.get("torch"), Torch) or Torch()
+    worst = max((row.worst_ratio for row in rows if row.worst_ratio is not None), default=math.nan)
+    return f"torch {_line(torch.version)}, {len(rows)} comparisons with float64, worst at {worst:.0%} of its tolerance"
+
+
 def identity(result: Mapping[str, Any], pins: Pins, host_gpus: int, capability: str) -> Iterator[Check]:
     """Checks of torch, its CUDA, its code for these GPUs, the driver, and of sgl_kernel against the pins."""
     torch = _read(result.get("torch"), Torch)

@@ -1,13 +1,13 @@
 """A measurement on a host: a script of checks/remote under a stack's interpreter, its inputs, and its kept result."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from checks import driver
 from checks.stack import Stack, environment
-from fleet.model import Command, Measured
+from fleet.model import Check, Command, Measured
 from fleet.pins import digest_of
 from fleet.view import View
 from fleet.work import q, sh
@@ -38,6 +38,20 @@ def inputs(host: View, wanted: Measurement) -> str:
     stack = wanted.stack
     claims = [stack.cuda_version, stack.python, stack.cuda_dir, stack.packages]
     return digest_of([wanted.text, wanted.settings, claims, host.machine, loaded, uuids])
+
+
+def missing(host: View, wanted: Iterable[Measurement]) -> Iterator[Command]:
+    """The measurements that no equal inputs have a result for; none while others hold the GPUs."""
+    if not driver.holders(host):
+        yield from (command(host, one) for one in wanted if result(host, one) is None)
+
+
+def unmeasured(host: View, name: str, stage: str) -> Check:
+    """The check of a measurement that could not be made: unknown, which is never green."""
+    held = driver.holders(host)
+    got = f"not measured: the GPUs are held by {'; '.join(held[:8])}" if held else "not measured"
+    hint = f"stop what holds them, then `nox -s {stage}`" if held else f"`nox -s {stage}`"
+    return Check(name=name, want="measured", got=got, ok=None, hint=hint)
 
 
 def result(host: View, wanted: Measurement) -> Measured | None:

@@ -37,6 +37,12 @@ def pinned_runfile(host: View, pins: Pins) -> Runfile | None:
     return pins.cuda.runfile.get(platform_of(host))
 
 
+def title(host: View, pins: Pins) -> str:
+    """The pinned runfile in a line: name and size."""
+    runfile = pinned_runfile(host, pins)
+    return f"{runfile.file}, {sized(runfile.size_bytes)}" if runfile else "none pinned for this platform"
+
+
 def url_of(pins: Pins, runfile: Runfile) -> str:
     """Where the release's runfile is served."""
     return f"{pins.cuda.mirror}/{pins.cuda.version}/local_installers/{runfile.file}"

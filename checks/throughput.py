@@ -68,9 +68,7 @@ def judged(host: View, pins: Pins) -> Iterator[Check]:
     for side in found:
         without, with_ = results[side.place, "without"], results[side.place, "with"]
         if without is None or with_ is None:
-            yield Check(
-                name=f"EAGLE-3, {side.place}", want="measured", got="not measured", ok=None, hint="`nox -s eagle3`"
-            )
+            yield measured.unmeasured(host, f"EAGLE-3, {side.place}", "eagle3")
         elif side.place == "new":
             yield from eagle3.arm_checks("without", without.result, pins)
             yield from eagle3.arm_checks("with", with_.result, pins)

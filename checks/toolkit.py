@@ -55,7 +55,8 @@ def download(host: View, pins: Pins) -> Command:
 def install(host: View, pins: Pins, stack: Stack) -> Command:
     """Runs the installer silently, toolkit only, into the stack's own directory."""
     target, archive = stack.cuda_dir, downloaded(host, pins)
-    link = q(host.spec.root.rstrip("/") + "/usr/local/cuda")
+    root = host.spec.root.rstrip("/")
+    link, logs = q(f"{root}/usr/local/cuda"), f"{q(f'{root}/var/log')} {q(host.spec.tmp)}"
     options = ["--silent", "--toolkit", f"--toolkitpath={target}", f"--tmpdir={host.spec.tmp}", "--override"]
     # As root the installer points /usr/local/cuda at the new toolkit: that link belongs to the stack in use.
     return Command(
@@ -64,7 +65,14 @@ def install(host: View, pins: Pins, stack: Stack) -> Command:
             f"before=$(readlink {link} || true)",
             f"rm -rf {q(target)}",
             f"mkdir -p {q(target)}",
-            f"env -u DISPLAY -u SUDO_USER LANG=C sh {q(archive)} {shlex.join(options)} --no-man-page",
+            # What went wrong stands only in the installer's own log: as root in /var/log, else in tmp.
+            f"env -u DISPLAY -u SUDO_USER LANG=C sh {q(archive)} {shlex.join(options)} --no-man-page || {{",
+            "  rc=$?",
+            f"  for d in {logs}; do",
+            '    if [ "$d/cuda-installer.log" -nt run.sh ]; then tail -n 20 "$d/cuda-installer.log"; fi',
+            "  done",
+            "  exit $rc",
+            "}",
             f"after=$(readlink {link} || true)",
             'if [ "$after" != "$before" ]; then',
             f'  if [ -n "$before" ]; then ln -sfn "$before" {link}; else rm -f {link}; fi',
@@ -88,7 +96,12 @@ def explain(rc: int, log: str) -> tuple[str, str]:
 
 
 _KNOWN: list[tuple[int | None, str, str, str]] = [
-    (90, "", "the installer reports success and installed nothing", "read /var/log/cuda-installer.log on the host"),
+    (
+        90,
+        "",
+        "the installer reports success and installed nothing",
+        "read /var/log/cuda-installer.log on the host, then `nox -s toolkit`",
+    ),
     (15, "", "the archive could not be unpacked", "free space in tmp, or set `tmp` in hosts.toml"),
     (2, "archive size", "the downloaded archive is cut", "`nox -s toolkit` downloads it again"),
     (127, "libxml2", "the installer needs libxml2.so.2", "install libxml2 on the host, then `nox -s toolkit`"),
@@ -101,6 +114,7 @@ _KNOWN: list[tuple[int | None, str, str, str]] = [
     ),
     (None, '"verdict": "checksum', "the download is not the pinned file", "compare the mirror with pins.toml"),
     (None, '"verdict": "', "the download failed", "`nox -s runfile` tells what the mirror says now"),
+    (None, "Installation failed", "", "the end of the log tells why; mend that, then `nox -s toolkit`"),
 ]
 """Exit code (None: any), words in the log, cause, advice; codes as makeself and public reports have them."""
 
@@ -117,6 +131,12 @@ def compiles(stack: Stack, capability: str) -> str:
         'wc -c < "$d/probe.cubin"',
     )
     return shlex.join(["sh", "-c", script])
+
+
+def title(host: View, stack: Stack) -> str:
+    """The toolkit in a line: its release, and the GPUs it is asked to compile for."""
+    arches = sorted({f"sm_{gpu.capability.replace('.', '')}" for gpu in driver.gpus(host)})
+    return f"CUDA {stack.cuda_version or 'unknown'} for {', '.join(arches) or 'no GPU'}"
 
 
 def works(host: View, stack: Stack) -> Iterator[Check]:

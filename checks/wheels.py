@@ -1,10 +1,13 @@
 """Asks what is installed in a stack's venv, and whether every file of it is as its wheel's RECORD says."""
 
+import hashlib
 import json
 import platform
 import re
+import secrets
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -84,6 +87,12 @@ def uv_version() -> str:
     return version("uv")
 
 
+@cache
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file here; worked out once, however many hosts get it."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def bring_uv(host: View) -> Command:
     """Copies this tool's uv to the host. Raises Refused when it cannot run there."""
     machine = (host.read("host.platform").out.split() or [""])[0]
@@ -91,17 +100,24 @@ def bring_uv(host: View) -> Command:
         raise Refused(
             f"no uv here that runs on {machine or 'this host'}", "install uv on the host, then `nox -s wheels`"
         )
-    here = uv.find_uv_bin()
-    target, there = brought_uv(host), f"{host.spec.tmp}/fleet-uv-{host.name}"
+    here = Path(uv.find_uv_bin())
+    target, there = brought_uv(host), f"{host.spec.tmp}/fleet-uv-{secrets.token_hex(8)}"
+    sha256 = sha256_of(here)
+    # The upload lay in a folder that others can write to: what is kept is checked where only its owner can.
     return Command(
         why=f"bring uv {uv_version()} along",
         shell=sh(
-            f"mkdir -p {q(str(Path(target).parent))}", f"install -m 755 {q(there)} {q(target)}", f"rm -f {q(there)}"
+            f"mkdir -p {q(str(Path(target).parent))}",
+            f"cp {q(there)} {q(target + '.new')}",
+            f"printf '%s  %s\\n' {sha256} {q(target + '.new')} | sha256sum -c - >/dev/null",
+            f"chmod 755 {q(target + '.new')}",
+            f"mv {q(target + '.new')} {q(target)}",
+            f"rm -f {q(there)}",
         ),
         undo=f"rm -rf {q(str(Path(target).parent))}",
-        size_bytes=Path(here).stat().st_size,
+        size_bytes=here.stat().st_size,
         keep=True,
-        uploads={there: here},
+        uploads={there: str(here)},
     )
 
 
@@ -118,7 +134,9 @@ def make_venv(host: View, pins: Pins, stack: Stack, tool: str) -> Command:
         why=f"install {len(pins.wheels.packages)} pinned packages and what they need",
         shell=sh(
             f"rm -rf {q(venv)}",
-            shlex.join([tool, "venv", "--no-config", "--cache-dir", cache, "--no-python-downloads", "--python", python, venv]),
+            shlex.join(
+                [tool, "venv", "--no-config", "--cache-dir", cache, "--no-python-downloads", "--python", python, venv]
+            ),
             shlex.join(sync),
             f"printf %s {q(mark(pins))} > {q(venv)}/.complete",
         ),
@@ -157,9 +175,16 @@ def installed(host: View, stack: Stack) -> Iterator[Check]:
         )
         return
     host.facts["packages"] = found["packages"]
+    host.facts["told"] = title(found)
     for name, want in stack.packages.items():
         yield _version(name, want, found["packages"])
     yield _intact(found)
+
+
+def title(found: dict[str, Any]) -> str:
+    """What is installed in a line: torch and sglang, and how much was compared."""
+    named = [f"{name} {found['packages'][name]}" for name in ("torch", "sglang") if name in found["packages"]]
+    return ", ".join([*named, f"{found.get('files', 0)} files compared with their RECORD"])
 
 
 def _version(name: str, want: str, packages: dict[str, str]) -> Check:
@@ -198,6 +223,16 @@ _KNOWN = [
         "see `wheels.index` and the host's Python",
     ),
     ("inconsistent version", "a wheel's metadata says another version than its name", "report it to the index's owner"),
+    (
+        "does not match filename",
+        "a wheel's metadata says another version than its name",
+        "the index serves a malformed wheel: pin another release in pins.toml, then `nox -s wheels`",
+    ),
+    (
+        "Bad CRC",
+        "a wheel is damaged, on its way or at the index",
+        "`nox -s wheels` fetches it again; if it comes the same, compare the index with pins.lock",
+    ),
     ("No space left on device", "the disk is full", "free space under `base`, then `nox -s wheels`"),
     (
         "Failed to fetch",

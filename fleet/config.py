@@ -23,7 +23,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise Problem(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise Problem(f"{path}: unreadable: {error}") from None
-    except tomli.TOMLDecodeError as error:
+    except (tomli.TOMLDecodeError, RecursionError) as error:
         raise Problem(f"{path}: not TOML: {error}") from None
 
 
@@ -35,31 +35,49 @@ def convert(tables: dict[str, Any], kind: type[T], path: Path, prefix: str = "")
     try:
         return msgspec.convert(tables, kind, strict=True)
     except msgspec.ValidationError as error:
-        raise Problem(_told(str(error), kind, path, prefix)) from None
+        raise Problem(_told(str(error), tables, kind, path, prefix)) from None
 
 
-def _told(text: str, kind: type[Any], path: Path, prefix: str) -> str:
-    message, _, where = text.partition(" - at `$")
-    keys = [part for part in re.split(r"[.\[\]]+", where.rstrip("`")) if part]
-    unknown = re.search(r"unknown field `(.*?)`", message)
-    if unknown:
-        known = msgspec.structs.fields(_inner(kind, keys))
-        names = [field.encode_name for field in known]
-        where = ".".join(filter(None, [prefix, *keys, unknown.group(1)]))
-        return f"{path}: unknown key `{where}`" + did_you_mean(unknown.group(1), names)
-    missing = re.search(r"missing required field `(.*?)`", message)
-    if missing:
-        where = ".".join(filter(None, [prefix, *keys, missing.group(1)]))
-        return f"{path}: missing key `{where}`"
+_MESSAGE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[\]]+)|\[([^\]]*)\]")
+_FIELD = re.compile(r"(unknown|missing required) field `(.*)`", re.DOTALL)
+
+
+def _told(text: str, tables: dict[str, Any], kind: type[Any], path: Path, prefix: str) -> str:
+    found = _MESSAGE.fullmatch(text)
+    assert found is not None
+    message, steps = found[1], _STEP.findall(found[2] or "")
+    keys, inner = _followed(tables, kind, [name or index for name, index in steps])
     where = ".".join(filter(None, [prefix, *keys]))
-    return f"{path}: `{where}`: {message[0].lower()}{message[1:]}"
+    field = _FIELD.search(message)
+    if field is None:
+        return f"{path}: `{where}`: {message[0].lower()}{message[1:]}"
+    where = f"{where}.{field[2]}" if where else field[2]
+    if field[1] != "unknown":
+        return f"{path}: missing key `{where}`"
+    names = [each.encode_name for each in msgspec.structs.fields(inner)]
+    return f"{path}: unknown key `{where}`" + did_you_mean(field[2], names)
 
 
-def _inner(kind: type[Any], keys: list[str]) -> type[Any]:
-    """The Struct type that the keys lead to; `...` is msgspec's word for any key of a dict."""
-    for key in keys:
+def _followed(value: Any, kind: Any, steps: list[str]) -> tuple[list[str], Any]:
+    """The keys that the steps of a msgspec path stand for, and the type at its end."""
+    keys = []
+    for step in steps:
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            kind = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}[key]
+            kind = next(field.type for field in msgspec.structs.fields(kind) if field.encode_name == step)
+            key: Any = step
         else:
             kind = kind.__args__[-1]
-    return kind
+            # msgspec names a place in a list, but says only `...` for any key of a dict.
+            key = int(step) if step.isdigit() else next(key for key in value if not _fits(value[key], kind))
+        value = value[key]
+        keys.append(str(key))
+    return keys, kind
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind, strict=True)
+    except msgspec.ValidationError:
+        return False
+    return True

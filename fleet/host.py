@@ -37,6 +37,10 @@ class Unreachable(Exception):
         self.hint = hint
 
 
+class Dropped(Unreachable):
+    """The connection ended while a command ran, or just before."""
+
+
 class Host(Protocol):
     """What the engine needs of a host."""
 
@@ -108,6 +112,17 @@ class SshHost:
 
     def run_bytes(self, command: str, timeout_s: float = READ_TIMEOUT_S) -> tuple[int, bytes, bytes]:
         """Exit status, stdout and stderr of one command, byte for byte. Raises as `run`."""
+        reused = self._connection is not None
+        try:
+            return self._once(command, timeout_s)
+        except Dropped:
+            if not reused:
+                raise
+            # The line went away since the last command. Every command of ours may be given twice.
+            self.close()
+            return self._once(command, timeout_s)
+
+    def _once(self, command: str, timeout_s: float) -> tuple[int, bytes, bytes]:
         connection = self._opened()
         late = f"no answer in {timeout_s:g} s to: {command[:80]}"
         with _translated(self.spec):
@@ -242,21 +257,32 @@ def _translated(spec: HostSpec) -> Iterator[None]:
             "if the host was reinstalled, remove the old key (ssh-keygen -R) and connect once by hand",
         ) from error
     except paramiko.AuthenticationException as error:
-        raise Unreachable(f"login on {where} refused: {error}", f"try `ssh {where}` by hand first") from error
+        raise Unreachable(f"login on {where} refused: {error}", f"try {_by_hand(spec)} first") from error
     except paramiko.SSHException as error:
-        raise _from_ssh(error, where) from error
+        raise _from_ssh(error, where, spec) from error
     except (OSError, EOFError) as error:
-        cause = error or "closed by the host"
-        raise Unreachable(f"no connection to {where}: {cause}", "is it up, is sshd running?") from error
+        # paramiko's error for several tried addresses has no number and would show it as `[Errno None]`.
+        cause = getattr(error, "strerror", "") or error or "closed by the host"
+        raise Dropped(
+            f"no connection to {where}: {cause}", f"is it up, is sshd running? try {_by_hand(spec)}"
+        ) from error
     except invoke.exceptions.ThreadException as error:
-        raise Unreachable(f"the connection to {where} broke while a command ran") from error
+        raise Dropped(f"the connection to {where} broke while a command ran") from error
 
 
-def _from_ssh(error: paramiko.SSHException, where: str) -> Unreachable:
+def _by_hand(spec: HostSpec) -> str:
+    """The same login as a command for a person."""
+    port = f"-p {spec.port} " if spec.port else ""
+    return f"`ssh {port}{spec.user + '@' if spec.user else ''}{spec.address}`"
+
+
+def _from_ssh(error: paramiko.SSHException, where: str, spec: HostSpec) -> Unreachable:
+    if "session not active" in str(error).lower() or "channel closed" in str(error).lower():
+        return Dropped(f"the connection to {where} is gone: {error}")
     if "not found in known_hosts" in str(error):
         hint = "connect once by hand to record its key, or pass --accept-new-host-keys"
         return Unreachable(f"the host key of {where} is not known", hint)
-    return Unreachable(f"SSH to {where} failed: {error}", f"try `ssh {where}` by hand")
+    return Unreachable(f"SSH to {where} failed: {error}", f"try {_by_hand(spec)}")
 
 
 def quoted(*words: str) -> str:

@@ -68,12 +68,28 @@ def read_hosts(path: Path) -> list[HostSpec]:
 def _host(name: str, file: HostsFile, path: Path) -> HostSpec:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise Problem(f"{path}: `hosts.{name}`: want a name of letters, digits, `.`, `_`, `-`")
+    if name.endswith((".json", ".toml", ".log", ".html", ".xml")):
+        # A host has a folder of its name in the run directory, beside run.json and the like.
+        raise Problem(f"{path}: `hosts.{name}`: want a name that is not one of a file")
+    for table, keys in (("defaults", file.defaults), (f"hosts.{name}", file.hosts[name])):
+        if "name" in keys:
+            raise Problem(f"{path}: unknown key `{table}.name`: the name of a host is that of its table")
     spec = convert({**file.defaults, **file.hosts[name]}, HostSpec, path, f"hosts.{name}")
     for key in ("root", "base", "tmp"):
         value = getattr(spec, key)
         if not value.startswith("/") or "\n" in value:
             raise Problem(f"{path}: `hosts.{name}.{key}`: want an absolute path, got {value!r}")
+    _require_numbers(spec, f"{path}: `hosts.{name}")
     return msgspec.structs.replace(spec, name=name, address=spec.address or name)
+
+
+def _require_numbers(spec: HostSpec, where: str) -> None:
+    if not 0 <= spec.port <= 65535:
+        raise Problem(f"{where}.port`: want a port of 1 to 65535, got {spec.port}")
+    if spec.gpus < 0:
+        raise Problem(f"{where}.gpus`: want a count, got {spec.gpus}")
+    if spec.compute_capability and not re.fullmatch(r"\d+\.\d+", spec.compute_capability):
+        raise Problem(f"{where}.compute_capability`: want one like 12.0, got {spec.compute_capability!r}")
 
 
 def chosen_hosts(hosts: list[HostSpec], on: str, path: Path) -> list[HostSpec]:
@@ -82,8 +98,11 @@ def chosen_hosts(hosts: list[HostSpec], on: str, path: Path) -> list[HostSpec]:
     Raises Problem for a word that is neither a host nor a group.
     """
     words = [word.strip() for word in on.split(",") if word.strip()]
-    if not words:
+    if not on:
         return hosts
+    if not words:
+        # `--on "$names,"` with nothing in $names must not mean every host.
+        raise Problem(f"--on: want names of hosts or groups, got {on!r}")
     groups = {group for host in hosts for group in host.groups}
     known = {host.name for host in hosts} | groups
     for word in words:

@@ -64,6 +64,7 @@ _START = (
     + """\
 umask 022
 mkdir -p {root} && cd {root} || exit 73
+[ -O . ] || {{ echo "$(pwd) belongs to another user" >&2; exit 73; }}
 if [ -d {key} ] && {{ [ -f {key}/exit ] || ! alive {key}; }}; then mv {key} old-$(date +%s)-$$-{key}; fi
 if mkdir {key} 2>/dev/null; then
   cd {key} || exit 73

@@ -26,7 +26,9 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--hosts", default=LOCAL_INVENTORY, metavar="FILE", help="inventory (default: hosts.toml)")
     group.addoption("--pins", default="pins.toml", metavar="FILE", help="versions and gates (default: pins.toml)")
     group.addoption("--on", default="", metavar="NAMES", help="hosts or groups, comma-separated (default: all)")
-    group.addoption("--only", default="", metavar="STAGES", help="just these stages, comma-separated")
+    group.addoption(
+        "--only", default="", metavar="STAGES", help="just these stages, comma-separated; with --from: these too"
+    )
     group.addoption("--from", dest="from_stage", default="", metavar="STAGE", help="this stage and the later ones")
     group.addoption("--run", default="", metavar="ID", help="go on with a run: its id, or latest")
     group.addoption("--reports", default="reports", metavar="DIR", help="where run directories live")
@@ -43,6 +45,8 @@ class Request:
 
     def __init__(self, options: Any) -> None:
         self.mode: Mode = options.mode
+        if options.workers < 1:
+            raise Problem(f"--workers: want at least one, got {options.workers}")
         self.reports = Path(options.reports)
         self.earlier: Run | None = None
         if options.run:
@@ -81,24 +85,25 @@ class Request:
         return [spec.name for spec in self.specs]
 
     def stages_of(self, known: list[str]) -> list[str]:
-        """The stages that are asked for, out of the known ones in their order.
+        """The stages that are asked for, out of the known ones in their order; --only and --from add up.
 
-        Raises Problem for an unknown name, or when nothing is left.
+        Raises Problem for an unknown name.
         """
         if self.mode == "replay":
             assert self.earlier is not None
             return self.earlier.record.stages
         only = [word.strip() for word in self.options.only.split(",") if word.strip()]
         start = self.options.from_stage.strip()
+        if self.options.only and not only:
+            raise Problem(f"--only: want names of stages, got {self.options.only!r}")
         for option, words in (("--only", only), ("--from", [start] if start else [])):
             for word in words:
                 if word not in known:
                     raise Problem(f"{option}: unknown stage `{word}`" + did_you_mean(word, known))
-        chosen = known[known.index(start) :] if start else known
-        chosen = [stage for stage in chosen if not only or stage in only]
-        if not chosen:
-            raise Problem("--only and --from leave no stage")
-        return chosen if only or start or self.earlier is None else self.earlier.record.stages
+        if not only and not start:
+            return known if self.earlier is None else self.earlier.record.stages
+        later = known[known.index(start) :] if start else []
+        return [stage for stage in known if stage in only or stage in later]
 
     def record(self, stages: list[str]) -> RunRecord:
         """run.json for this request; a resumed run keeps its id, its start and its extent."""

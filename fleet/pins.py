@@ -1,6 +1,7 @@
 """pins.toml: the versions every host should have, where they come from, and the gates they must pass."""
 
 import hashlib
+import math
 import re
 from pathlib import Path
 from typing import Any, Literal
@@ -177,7 +178,10 @@ def read_pins(path: Path) -> Pins:
     lock_path = path.parent / file.wheels.lock
     if not lock_path.is_file():
         raise Problem(f"{path}: `wheels.lock`: no such file: {lock_path}")
-    lock = lock_path.read_text("utf-8")
+    try:
+        lock = lock_path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Problem(f"{path}: `wheels.lock`: {lock_path} is unreadable: {error}") from None
     _require_locked(file.wheels, lock, path, lock_path)
     stack = digest_of([file.cuda.version, file.cuda.runfile, file.wheels.python, lock])
     return Pins(
@@ -207,6 +211,8 @@ def _require(file: PinsFile, path: Path) -> None:
         raise Problem(f"{path}: `schema`: want 1, got {file.schema}", "this copy of the tool is older than the file")
     if not re.fullmatch(r"\d+\.\d+\.\d+", file.cuda.version):
         raise Problem(f"{path}: `cuda.version`: want a release like 13.0.2, got {file.cuda.version!r}")
+    if not re.match(r"https?://[^/\s]", file.cuda.mirror):
+        raise Problem(f"{path}: `cuda.mirror`: want an http or https address, got {file.cuda.mirror!r}")
     for platform, runfile in file.cuda.runfile.items():
         _require_runfile(runfile, f"{path}: `cuda.runfile.{platform}")
     if not file.wheels.packages:
@@ -218,6 +224,7 @@ def _require(file: PinsFile, path: Path) -> None:
     except InvalidSpecifier:
         raise Problem(f"{path}: `wheels.python`: want a range like >=3.11,<3.14, got {file.wheels.python!r}") from None
     _require_counts(file, path)
+    _require_bounds(file, path)
     _require_choice(file, path)
 
 
@@ -253,9 +260,14 @@ def _require_version(version: str, where: str) -> None:
 
 def _require_counts(file: PinsFile, path: Path) -> None:
     counts = {
-        "kernels.rows": len(file.kernels.rows),
+        "cuda.runfile": len(file.cuda.runfile),
+        "kernels.rows": min(file.kernels.rows, default=0),
+        "kernels.hidden": file.kernels.hidden,
         "kernels.dtypes": len(file.kernels.dtypes),
         "kernels.tolerance": len(file.kernels.tolerance),
+        "eagle3.num_steps": file.eagle3.num_steps,
+        "eagle3.topk": file.eagle3.topk,
+        "eagle3.num_draft_tokens": file.eagle3.num_draft_tokens,
         "eagle3.runs": file.eagle3.runs,
         "eagle3.prompts": file.eagle3.prompts,
         "eagle3.max_new_tokens": file.eagle3.max_new_tokens,
@@ -264,6 +276,25 @@ def _require_counts(file: PinsFile, path: Path) -> None:
         if count < 1:
             # A gate that measures nothing would pass anything.
             raise Problem(f"{path}: `{key}`: want at least one, got {count}")
+
+
+def _require_bounds(file: PinsFile, path: Path) -> None:
+    bounds = {
+        f"kernels.tolerance.{op}.{key}": value
+        for op, tolerance in file.kernels.tolerance.items()
+        for key, value in (("rtol", tolerance.rtol), ("atol", tolerance.atol))
+    }
+    bounds |= {f"eagle3.{key}": getattr(file.eagle3, key) for key in ("min_tokens_per_s", "min_speedup")}
+    bounds["eagle3.min_acceptance_length"] = file.eagle3.min_acceptance_length
+    for key, value in bounds.items():
+        # TOML knows inf and nan: as a bound they pass anything, or nothing.
+        if not (math.isfinite(value) and value >= 0):
+            raise Problem(f"{path}: `{key}`: want a number of 0 or more, got {value}")
+    times = {"kernels.timeout_s": file.kernels.timeout_s}
+    times |= {f"eagle3.{key}": getattr(file.eagle3, key) for key in ("ready_timeout_s", "timeout_s")}
+    for key, value in times.items():
+        if not (math.isfinite(value) and value >= 1):
+            raise Problem(f"{path}: `{key}`: want at least one second, got {value}")
 
 
 def locked_versions(lock: str) -> dict[str, str]:
@@ -278,4 +309,5 @@ def _require_locked(wheels: Wheels, lock: str, path: Path, lock_path: Path) -> N
         got = locked.get(re.sub(r"[-_.]+", "-", name).lower())
         if got != version:
             hint = "the lock belongs to other pins; make it again (docs/pins.md)"
-            raise Problem(f"{path}: `wheels.packages.{name}`: want {version}, {lock_path.name} has {got}", hint)
+            told = got or "no such package"
+            raise Problem(f"{path}: `wheels.packages.{name}`: want {version}, {lock_path.name} has {told}", hint)

@@ -16,12 +16,13 @@ import pytest
 from msgspec.structs import replace
 
 from fleet.clock import now
-from fleet.grid import cell_of, grid, summary
+from fleet.grid import cell_of, grid, settled
 from fleet.host import SshHost
 from fleet.model import GOOD, StageResult
 from fleet.options import Request, add_options
 from fleet.problem import Problem
 from fleet.progress import Progress
+from fleet.report import HtmlReport, junit_properties, junit_suite_properties
 from fleet.run import Run
 from fleet.stage import Explain, HostRun, Plan, Read, Site, Verify
 
@@ -37,6 +38,7 @@ class Session:
         self.request = request
         self.worker = bool(worker_run)
         self.run: Run | None = Run(request.reports / worker_run) if worker_run else request.earlier
+        self.stages: list[str] = []
         self.site: Site | None = None
         self.hosts: dict[str, HostRun] = {}
         self.chains: dict[str, Future[dict[str, StageResult]]] = {}
@@ -74,6 +76,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """One xdist worker per host when hosts are changed; everything else runs in threads of this process."""
+    if hasattr(config, "workerinput"):
+        # A worker that started workers of its own would never end.
+        return
     with _told():
         request = Request(config.option)
     hosts = len(request.host_names)
@@ -90,15 +95,32 @@ def pytest_configure(config: pytest.Config) -> None:
         request = Request(config.option)
     # The grid tells what failed and why; pytest's own failure sections would say it again.
     config.option.tbstyle = "no"
-    config.stash[KEY] = Session(request, worker["fleet_run"] if worker else "")
+    config.option.reportchars = ""
+    session = Session(request, worker["fleet_run"] if worker else "")
+    config.stash[KEY] = session
+    with _told():
+        session.stages = worker["fleet_stages"] if worker else request.stages_of(_known_stages(config, request))
     if request.mode == "replay":
-        from fleet.report import HtmlReport  # noqa: PLC0415 - the report is not wanted in any other mode
-
-        run = config.stash[KEY].run
-        assert run is not None
-        config.pluginmanager.register(HtmlReport(run), "fleet-report")
+        _prepare_replay(config, session)
+    elif not worker and not config.option.collectonly and not config.option.help:
+        assert request.pins is not None
+        session.run = Run.create(request.reports, request.record(session.stages), request.pins.path)
+        session.lock = _only_controller(session.run)
     if not worker and config.pluginmanager.hasplugin("xdist"):
         config.pluginmanager.register(_Workers(), "fleet-workers")
+
+
+def _known_stages(config: pytest.Config, request: Request) -> list[str]:
+    """The stages by their files, in the order of their numbers; the way back is a story of its own."""
+    files = sorted((config.rootpath / "stages").glob("test_[0-9][0-9]_*.py"))
+    names = [file.stem[len("test_NN_") :] for file in files]
+    return [name for name in names if (name == ROLLBACK) == (request.mode == "rollback")]
+
+
+def _prepare_replay(config: pytest.Config, session: Session) -> None:
+    assert session.run is not None
+    session.settled = settled(session.run)
+    config.pluginmanager.register(HtmlReport(session.run), "fleet-report")
 
 
 class _Workers:
@@ -106,8 +128,9 @@ class _Workers:
 
     def pytest_configure_node(self, node: Any) -> None:
         """Tells a worker which run it belongs to."""
-        run = node.config.stash[KEY].run
-        node.workerinput["fleet_run"] = run.path.name if run else ""
+        state = node.config.stash[KEY]
+        node.workerinput["fleet_run"] = state.run.path.name
+        node.workerinput["fleet_stages"] = state.stages
 
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
         """Keeps the stages of one host on one worker, in order."""
@@ -159,26 +182,35 @@ def _outcome(result: StageResult) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keeps the stages that are asked for, host by host in the order of the story."""
     session = config.stash[KEY]
-    cells = {item.nodeid: cell_of(item.nodeid) for item in items}
-    wanted = [item for item in items if (cell := cells[item.nodeid]) and _fits(cell[1], session)]
-    by_file = sorted(wanted, key=lambda item: item.path.name)
-    known = list(dict.fromkeys(_cell(item)[1] for item in by_file))
-    with _told():
-        if not known:
-            raise Problem("no stage found", "run `pytest stages` from the top of the checkout")
-        stages = session.request.stages_of(known)
-    order = {name: number for number, name in enumerate(session.request.host_names)}
-    chosen = [item for item in by_file if _cell(item)[1] in stages and _cell(item)[0] in order]
-    chosen.sort(key=lambda item: (order[_cell(item)[0]], stages.index(_cell(item)[1])))
+    hosts = {name: number for number, name in enumerate(session.request.host_names)}
+    stages = {name: number for number, name in enumerate(session.stages)}
+    chosen = [item for item in items if (cell := cell_of(item.nodeid)) and cell[0] in hosts and cell[1] in stages]
+    chosen.sort(key=lambda item: (hosts[_cell(item)[0]], stages[_cell(item)[1]]))
     _require_one_each(chosen)
+    if not chosen:
+        raise pytest.UsageError("no stage found: run `pytest stages` from the top of the checkout")
     items[:] = chosen
-    _prepare(session, stages, chosen)
-
-
-def _fits(stage_name: str, session: Session) -> bool:
     if session.request.mode == "replay":
-        return True
-    return (stage_name == ROLLBACK) == (session.request.mode == "rollback")
+        for item in items:
+            item.user_properties += junit_properties(session.settled[_cell(item)])
+    elif session.run is not None:
+        reads: dict[str, Read] = {}
+        for item in items:
+            reads.update(_module(item).READS)
+        assert session.request.pins is not None
+        session.site = Site(session.run, session.request.pins, session.request.mode, tuple(session.stages), reads)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Marks the whole JUnit file of a replay: run, mode, and what was SIMULATED."""
+    state = session.config.stash[KEY]
+    reporter = session.config.pluginmanager.get_plugin("terminaldistreporter")
+    if reporter is not None:
+        # "bringing up nodes..." would stand between the events of the hosts.
+        session.config.pluginmanager.unregister(reporter)
+    if state.request.mode == "replay" and state.run is not None:
+        junit_suite_properties(session.config, state.run)
 
 
 def _cell(item: pytest.Item) -> tuple[str, str]:
@@ -193,24 +225,6 @@ def _require_one_each(items: list[pytest.Item]) -> None:
         other = seen.setdefault(_cell(item), item.nodeid)
         if other != item.nodeid:
             raise pytest.UsageError(f"two tests for one cell of the grid: {other} and {item.nodeid}")
-
-
-def _prepare(session: Session, stages: list[str], items: list[pytest.Item]) -> None:
-    """Opens the run directory and, in modes that change nothing, makes ready to work ahead in threads."""
-    request = session.request
-    if request.mode == "replay":
-        assert session.run is not None
-        session.settled = session.run.results()
-        return
-    assert request.pins is not None
-    if not session.worker:
-        session.run = Run.create(request.reports, request.record(stages), request.pins.path)
-        session.lock = _only_controller(session.run)
-    assert session.run is not None
-    reads: dict[str, Read] = {}
-    for item in items:
-        reads.update(_module(item).READS)
-    session.site = Site(session.run, request.pins, request.mode, tuple(stages), reads)
 
 
 def _module(item: pytest.Item) -> Any:
@@ -291,7 +305,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
         return
     if state.request.mode == "replay":
         _print_replay(session, state)
-    elif state.run is not None and state.site is not None:
+    elif state.run is not None:
         _close(session, state)
 
 
@@ -332,8 +346,7 @@ def _print_replay(session: pytest.Session, state: Session) -> None:
     results = state.settled
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     report = state.run.path / "report.html"
-    sys.stdout.write(f"\n{grid(state.run, colour=colour)}\n\n{summary(results.values())}\n")
-    sys.stdout.write(f"report: {report}\n")
+    sys.stdout.write(f"\n{grid(state.run, colour=colour)}\n\nreport: {report}\n")
     bad = any(result.status not in GOOD for result in results.values())
     if int(session.exitstatus) in (0, 1, 5):
         session.exitstatus = 1 if bad or not results else 0

@@ -8,7 +8,12 @@ class Problem(Exception):
     """A fault the user can mend; `str()` is the whole message, with a `hint:` line when there is one."""
 
     def __init__(self, text: str, hint: str = "") -> None:
-        super().__init__(text + (f"\nhint: {hint}" if hint else ""))
+        super().__init__(_printable(text) + (f"\nhint: {_printable(hint)}" if hint else ""))
+
+
+def _printable(text: str) -> str:
+    """The text on one line: a key of a file may hold a line feed or worse."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

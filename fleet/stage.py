@@ -126,16 +126,17 @@ class HostRun:
     def _converge(self, result: StageResult, plan: Plan, verify: Verify, explain: Explain | None) -> StageResult:
         view = self.view or self.refresh()
         view.facts = {}
-        if self.site.mode in ("apply", "rollback") and self._attach():
+        found = self._attach() if self.site.mode in ("apply", "rollback") else []
+        if found:
             view = self.refresh()
         commands = list(plan(view, self.site.pins))
         if self.site.mode == "plan" and commands:
             return self._would(result, view, commands)
         if self.site.mode == "validate":
             commands = [command for command in commands if command.measures]
-        done: list[Ran] = []
+        done = found
         try:
-            for number, command in enumerate(commands, 1):
+            for number, command in enumerate(commands, len(found) + 1):
                 done.append(self._do(command, number))
             if any(not command.measures for command in commands):
                 view = self.refresh()
@@ -157,29 +158,27 @@ class HostRun:
             self._new[command.measures] = Measured(inputs=command.inputs, at=now(), result=measured)
         return ran
 
-    def _attach(self) -> bool:
-        """Waits for a job of this run and stage that an interrupted controller left at work; True if there was one."""
+    def _attach(self) -> list[Ran]:
+        """Waits for the jobs of this run and stage that an interrupted controller left at work on the host."""
         view = self.view
         assert view is not None
-        found = False
-        for listed in job.parse_listing(view.read("host.jobs").out):
-            if listed.state == "running" and listed.run == self.site.run.path.name and self._mine(listed.key):
-                worker = Worker(self.host, self.site.run, self._stage)
-                worker.say("running", "a job of this run is still at work on the host: attached")
-                self._wait_quietly(worker, listed.key)
-                found = True
-        return found
+        listed = job.parse_listing(view.read("host.jobs").out)
+        ours = [one.key for one in listed if one.state == "running" and one.run == self.site.run.path.name]
+        return [self._wait_for(key) for key in ours if key.rpartition("-")[0] == self._stage]
 
-    def _mine(self, key: str) -> bool:
-        return key.rsplit("-", 1)[0] == self._stage
-
-    def _wait_quietly(self, worker: Worker, key: str) -> None:
-        waiting = Command(why="the job found at work", shell="", undo="", timeout_s=24 * 3600)
+    def _wait_for(self, key: str) -> Ran:
+        worker = Worker(self.host, self.site.run, self._stage)
+        worker.say("running", "a job of this run is still at work on the host: attached")
+        waiting = Command(why="the job found at work", shell=key, undo="", timeout_s=24 * 3600)
+        log, clock = f"{self._stage}.attached.log", time.monotonic()
         try:
-            worker.wait(key, waiting, f"{self._stage}.attached.log")
+            rc: int | None = worker.wait(key, waiting, log)
         except CommandFailed as error:
             # What it left is judged by the plan that follows, not by how it ended.
             worker.say("warning", error.text)
+            rc = None
+        seconds = round(time.monotonic() - clock, 3)
+        return replace(as_planned(waiting), rc=rc, log=log, attached=True, seconds=seconds)
 
     def _require_converged(self, view: View, plan: Plan, commands: list[Command]) -> None:
         if not commands or self.site.mode == "validate":
@@ -211,6 +210,7 @@ class HostRun:
         return kept[::-1]
 
     def _verified(self, result: StageResult, view: View, checks: list[Check]) -> StageResult:
+        checks = [replace(check, hint=check.hint.replace("--on HOST", f"--on {self.spec.name}")) for check in checks]
         measured = {**self._used, **self._new}
         reused = min((one.at for name, one in self._used.items() if name not in self._new), default="")
         result = replace(result, checks=checks, facts=view.facts, measured=measured, reused=reused)

@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 import time
-import urllib.request
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -71,6 +70,11 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--detached", action="store_true", help=argparse.SUPPRESS)
 
 
+def settings(argv: list[str]) -> Settings:
+    """What a command line that starts a lab asks for."""
+    return _settings(_parser().parse_args(argv))
+
+
 def _settings(options: argparse.Namespace) -> Settings:
     faults.collect(options.fault)
     return Settings(
@@ -84,20 +88,20 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _up(options: argparse.Namespace) -> int:
-    settings = _settings(options)
+    wanted = _settings(options)
     linger_s = 900.0 if options.linger_s is None else options.linger_s
-    about = daemon.up(settings, linger_s, reset=options.reset)
-    say("\n".join(ssh_lines(settings.folder, about)))
+    about = daemon.up(wanted, linger_s, reset=options.reset)
+    say("\n".join(ssh_lines(wanted.folder, about)))
     return 0
 
 
 def _serve(options: argparse.Namespace) -> int:
-    settings = _settings(options)
+    wanted = _settings(options)
     if options.reset:
-        daemon.reset(settings.folder)
+        daemon.reset(wanted.folder)
     from lab import service  # noqa: PLC0415 - asyncssh takes a third of a second to import
 
-    service.serve(settings, options.linger_s or 0.0, detached=options.detached)
+    service.serve(wanted, options.linger_s or 0.0, detached=options.detached)
     return 0
 
 
@@ -117,17 +121,11 @@ def _status(options: argparse.Namespace) -> int:
     if about is None:
         say("nothing is running")
         return 1
-    now = _ask(about)
+    now = daemon.status(about) or about
     say(f"pid {now['pid']}, mirror {now['url']}/cuda, index {now['url']}/simple, idle {now['idle_s']} s")
     for name, host in now["hosts"].items():
         say(f"{name}  port {host['port']}  connections {host['connections']}  {host['root']}")
     return 0
-
-
-def _ask(about: dict[str, Any]) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{about['url']}/lab/status", timeout=5) as answer:  # noqa: S310 - loopback
-        found: dict[str, Any] = json.load(answer)
-    return found
 
 
 def _faults(_: argparse.Namespace) -> int:
@@ -191,7 +189,7 @@ def _settle(folder: Path) -> None:
     about = daemon.running(folder)
     deadline = time.monotonic() + 2
     while about and time.monotonic() < deadline:
-        if not any(host["connections"] for host in _ask(about)["hosts"].values()):
+        if not any(host["connections"] for host in (daemon.status(about) or about)["hosts"].values()):
             return
         time.sleep(0.05)
 

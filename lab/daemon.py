@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,18 @@ from lab.cache import HERE
 from lab.errors import LabError
 from lab.settings import Settings
 
-MADE = ("hosts", "keys", "hosts.toml", "known_hosts", "pins.toml", "pins.lock", "notes.txt", "ports.json", "daemon.log")
+MADE = (
+    "hosts",
+    "keys",
+    "hosts.toml",
+    "known_hosts",
+    "pins.toml",
+    "pins.lock",
+    "notes.txt",
+    "ports.json",
+    "daemon.log",
+    "cache",
+)
 START_S = 60.0
 
 
@@ -59,7 +71,7 @@ def up(settings: Settings, linger_s: float, *, reset: bool = False) -> dict[str,
     wanted = settings.digest()
     with locked(settings.folder):
         about = running(settings.folder)
-        if about and about["settings"] == wanted and not reset:
+        if about and about["settings"] == wanted and not reset and status(about):
             return about
         _end(settings.folder)
         if reset:
@@ -67,10 +79,20 @@ def up(settings: Settings, linger_s: float, *, reset: bool = False) -> dict[str,
         return _start(settings, linger_s)
 
 
+def status(about: dict[str, Any]) -> dict[str, Any] | None:
+    """What a running daemon says; asking keeps it from ending for want of visitors."""
+    try:
+        with urllib.request.urlopen(f"{about['url']}/lab/status", timeout=5) as answer:  # noqa: S310 - loopback
+            found: dict[str, Any] = json.load(answer)
+    except OSError:
+        return None
+    return found
+
+
 def _start(settings: Settings, linger_s: float) -> dict[str, Any]:
     (settings.folder / "daemon.json").unlink(missing_ok=True)
     paths = [str(HERE.parent), os.environ.get("PYTHONPATH")]
-    with (settings.folder / "daemon.log").open("ab") as log:
+    with (settings.folder / "daemon.log").open("wb") as log:
         process = subprocess.Popen(
             [*_command(settings), "--linger-s", str(linger_s), "--detached"],
             stdin=subprocess.DEVNULL,
@@ -86,7 +108,7 @@ def _start(settings: Settings, linger_s: float) -> dict[str, Any]:
             process.returncode = 0
             return about
         if process.poll() is not None:
-            raise LabError(f"the lab did not start: {_last_line(settings.folder / 'daemon.log')}")
+            raise LabError(f"the lab did not start: {_last_words(settings.folder / 'daemon.log')}")
         time.sleep(0.01)
     process.kill()
     raise LabError(f"the lab did not start within {START_S:.0f} s: see {settings.folder / 'daemon.log'}")
@@ -101,9 +123,10 @@ def _command(settings: Settings) -> list[str]:
     return [*words, "--minimal"] if settings.minimal else words
 
 
-def _last_line(file: Path) -> str:
+def _last_words(file: Path) -> str:
     lines = file.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    # an error for people has one or two lines; a traceback tells it in its last
+    return "\n".join(lines if len(lines) <= 2 else lines[-1:]) or "it said nothing"
 
 
 def stop(folder: Path) -> bool:
@@ -130,7 +153,7 @@ def _end(folder: Path) -> bool:
 
 
 def reset(folder: Path) -> None:
-    """End the daemon and forget all hosts; what is expensive to build stays in the cache."""
+    """End the daemon and forget everything it made."""
     with locked(folder):
         _end(folder)
         forget(folder)

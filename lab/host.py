@@ -109,9 +109,18 @@ class Host:
         """Make what is missing of the host, and put faults in force."""
         furnish.furnish(self.root, self.name, cache, minimal=minimal)
         put(self.folder / "faults.json", json.dumps(faults) + "\n")
-        for path, text in files.items():
-            put(self.root / path, text)
+        self._lay_fault_files(files)
         self.write_state()
+
+    def _lay_fault_files(self, files: Mapping[str, str]) -> None:
+        """Files of the faults in force; those of earlier faults go."""
+        note = self.folder / "fault_files.json"
+        earlier: list[str] = json.loads(note.read_text()) if note.exists() else []
+        for path in set(earlier) - set(files):
+            (self.root / path).unlink(missing_ok=True)
+        for path, text in files.items():
+            put(self.root / path, text.replace("{root}", str(self.root)))
+        put(note, json.dumps(sorted(files)) + "\n")
 
     def environment(self) -> dict[str, str]:
         """The environment of a command on this host."""

@@ -18,12 +18,22 @@ class Mirror:
 
     def __init__(self, pages: dict[str, Page], rules: list[Rule], status: Callable[[], dict[str, Any]]) -> None:
         self.pages = pages
-        self.rules = list(rules)
+        self._rules = list(rules)
         self.requests: list[Request] = []
         self.status = status
-        self._used: dict[int, int] = {}
+        self._used: dict[Rule, int] = {}
         self._lock = threading.Lock()
         self._server: _Server | None = None
+
+    @property
+    def rules(self) -> list[Rule]:
+        """The rules in force; new ones begin to count anew."""
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: list[Rule]) -> None:
+        with self._lock:
+            self._rules, self._used = rules, {}
 
     @property
     def port(self) -> int:
@@ -59,9 +69,9 @@ class Mirror:
             for rule in self.rules:
                 if not fnmatchcase(path, rule.path) or rule.method not in ("", method):
                     continue
-                used = self._used.get(id(rule), 0)
+                used = self._used.get(rule, 0)
                 if rule.times < 0 or used < rule.times:
-                    self._used[id(rule)] = used + 1
+                    self._used[rule] = used + 1
                     return rule
         return Rule(path)
 

@@ -45,9 +45,10 @@ class Lab:
         self.path = self.settings.folder
         self.hosts: list[Host] = []
         self.gates: list[Gate] = []
-        self.mirror = Mirror({}, [], self.status)
+        self.mirror = Mirror({}, [], self._asked)
+        self._last_asked = 0.0
         self.notes: list[str] = []
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._following: Future[None] | None = None
 
@@ -76,27 +77,37 @@ class Lab:
         """Build what is missing and serve."""
         wanted = faults.collect(self.settings.faults)
         known = pins.read(self.settings.pins)
-        self._make_hosts(wanted)
-        self.mirror.rules = list(wanted.http)
-        self.mirror.start(self._port("http"))
-        self._publish(known, wanted)
-        self._serve()
-        self._write_files()
+        try:
+            self._make_hosts(wanted)
+            self.mirror.rules = list(wanted.http)
+            self.mirror.start(self._port("http"))
+            self._publish(known, wanted)
+            self._serve()
+            self._write_files()
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Close all ports and end what runs on the hosts; what is on their disks stays."""
-        if self._thread is not None:
+        if self._loop is not None and self._thread is not None:
             self._call(self._close())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-            self._thread = None
             self._loop.close()
+            self._loop = self._thread = None
         self.mirror.stop()
 
     def status(self) -> dict[str, Any]:
         """What is served, for people and for `python -m lab`."""
         hosts = {gate.host.name: self._host_status(gate) for gate in self.gates}
         return {"pid": os.getpid(), "url": self.mirror.url, "idle_s": round(self.idle_s, 1), "hosts": hosts}
+
+    def _asked(self) -> dict[str, Any]:
+        """Status for somebody who asks over HTTP: that counts as use, so that a lab just found does not end."""
+        told = self.status()
+        self._last_asked = time.monotonic()
+        return told
 
     def _host_status(self, gate: Gate) -> dict[str, Any]:
         return {"port": gate.host.port, "connections": len(gate.connections), "root": str(gate.host.root)}
@@ -108,10 +119,10 @@ class Lab:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the last SSH connection ended; 0 while one is open."""
+        """Seconds since the last SSH connection ended or somebody asked; 0 while a connection is open."""
         if self.connections or not self.gates:
             return 0.0
-        return time.monotonic() - max(gate.last_used for gate in self.gates)
+        return time.monotonic() - max(self._last_asked, *(gate.last_used for gate in self.gates))
 
     def visits(self, host: str, settle_s: float = 2.0) -> list[Visit]:
         """Finished connections to a host; waits a moment for those that are just being closed."""
@@ -124,7 +135,7 @@ class Lab:
     def drop(self, host: str) -> None:
         """End all connections to a host at once, as a cut cable does."""
         gate = next(one for one in self.gates if one.host.name == host)
-        self._loop.call_soon_threadsafe(gate.drop)
+        self._running_loop().call_soon_threadsafe(gate.drop)
 
     def reboot(self, host: str) -> None:
         """Reboot a host: connections and processes end, the boot id changes."""
@@ -133,6 +144,7 @@ class Lab:
 
     def _make_hosts(self, wanted: faults.Faults) -> None:
         cache = self.settings.cache_folder
+        self.hosts = []
         for number, name in enumerate(self.settings.host_names, 1):
             host = Host(self.path / "hosts" / name, name, number)
             host.furnish(cache, wanted.state_of(name), wanted.files, minimal=self.settings.minimal)
@@ -152,12 +164,13 @@ class Lab:
         put(self.path / "notes.txt", "".join(f"{note}\n" for note in notes))
 
     def _serve(self) -> None:
+        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lab-ssh", daemon=True)
         self._thread.start()
         users = inventory.user_key(self.path)
         self.gates = [Gate(host, inventory.host_key(host), users) for host in self.hosts]
         self._call(self._open())
-        self._following = asyncio.run_coroutine_threadsafe(self._follow(), self._loop)
+        self._following = asyncio.run_coroutine_threadsafe(self._follow(), self._running_loop())
 
     async def _open(self) -> None:
         for gate in self.gates:
@@ -195,7 +208,11 @@ class Lab:
         await asyncio.gather(*rest, return_exceptions=True)
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self._running_loop()).result()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None, "the lab is not started"
+        return self._loop
 
     def _port(self, name: str) -> int:
         """The port something had before, so that inventories stay true; 0 at first."""

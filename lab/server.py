@@ -130,10 +130,11 @@ class _Door(asyncssh.SSHServer):
             _slow_down(conn, self.gate)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the name is inherited
-        self.gate.connections.pop(self.conn, None)
-        self.gate.last_used = time.monotonic()
         if self.before is not None:
             self.gate.host.leave(self.before, self.started, self.commands)
+        self.gate.last_used = time.monotonic()
+        # last: who waits for the connection to be gone wants its visit noted
+        self.gate.connections.pop(self.conn, None)
 
     def begin_auth(self, username: str) -> bool:
         if username == USER:

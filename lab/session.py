@@ -36,15 +36,13 @@ def argv(command: str | None) -> list[str]:
 async def run(host: Host, ssh: Channel) -> None:
     """Serve one channel without a terminal until its process ends; one whose client went away runs on."""
     line = ["/bin/sh", "-s"] if ssh.command is None else argv(ssh.command)
-    shell = await asyncio.create_subprocess_exec(
-        *line,
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-        env=host.environment(),
-        cwd=host.root / "home" / USER,
-        start_new_session=True,
-    )
+    try:
+        shell = await _started(host, line)
+    except OSError as error:
+        # such as a command longer than the kernel takes
+        ssh.stderr.write(f"{error}\n".encode())
+        ssh.exit(126)
+        return
     assert shell.stdout is not None
     assert shell.stderr is not None
     feeding = asyncio.create_task(_feed(ssh, shell))
@@ -56,6 +54,18 @@ async def run(host: Host, ssh: Channel) -> None:
     feeding.cancel()
     if not gone:
         finish(ssh, code)
+
+
+async def _started(host: Host, line: list[str]) -> Process:
+    return await asyncio.create_subprocess_exec(
+        *line,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        env=host.environment(),
+        cwd=host.root / "home" / USER,
+        start_new_session=True,
+    )
 
 
 async def until_done(ssh: Channel, *outputs: Awaitable[None]) -> None:

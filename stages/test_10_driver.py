@@ -23,6 +23,7 @@ def verify(host: View, pins: Pins) -> Iterator[Check]:
     target = stack.target(host, pins)
     cuda = (target.cuda_version if target else "") or pins.cuda.version
     host.facts["gpus"] = [gpu._asdict() for gpu in driver.gpus(host)]
+    host.facts["told"] = driver.title(host)
     yield from driver.checks(host, cuda, gpus_needed=bool(NEED_GPUS & set(host.stages)))
 
 

@@ -19,6 +19,7 @@ def plan(host: View, pins: Pins) -> Iterator[Command]:
 
 def verify(host: View, pins: Pins) -> Iterator[Check]:
     """The release's list, the file itself from both sides, and the room it needs."""
+    host.facts["told"] = runfile.title(host, pins)
     yield from runfile.published(host, pins)
     if host.mode != "validate":
         yield from runfile.room(host, pins)

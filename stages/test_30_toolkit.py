@@ -26,7 +26,7 @@ def verify(host: View, pins: Pins) -> Iterator[Check]:
     if target is None:
         yield stack.none_found()
         return
-    host.facts["told"] = target.title
+    host.facts["told"] = toolkit.title(host, target)
     yield from toolkit.works(host, target)
 
 

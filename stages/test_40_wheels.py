@@ -29,7 +29,6 @@ def verify(host: View, pins: Pins) -> Iterator[Check]:
     if target is None:
         yield stack.none_found()
         return
-    host.facts["told"] = target.title
     yield from wheels.installed(host, target)
 
 

@@ -27,9 +27,7 @@ def plan(host: View, pins: Pins) -> Iterator[Command]:
     """The measurement, unless one from equal inputs is there."""
     target = stack.target(host, pins)
     if target is not None and target.python:
-        wanted = _measurement(target, pins)
-        if measured.result(host, wanted) is None:
-            yield measured.command(host, wanted)
+        yield from measured.missing(host, [_measurement(target, pins)])
 
 
 def verify(host: View, pins: Pins) -> Iterator[Check]:
@@ -40,9 +38,9 @@ def verify(host: View, pins: Pins) -> Iterator[Check]:
         return
     found = measured.result(host, _measurement(target, pins))
     if found is None:
-        yield Check(name="kernels", want="measured", got="not measured", ok=None, hint="`nox -s kernels`")
+        yield measured.unmeasured(host, "kernels", "kernels")
         return
-    host.facts["told"] = target.title
+    host.facts["told"] = kernels.title(found.result)
     own = stack.as_pins(target, pins)
     yield from kernels.identity(found.result, own, host.spec.gpus, host.spec.compute_capability)
     yield from kernels.accuracy(found.result, own)

@@ -14,9 +14,7 @@ READS = {**DRIVER_READS, **stack.READS}
 
 def plan(host: View, pins: Pins) -> Iterator[Command]:
     """One measurement an arm, of the new stack and the one before it, unless one from equal inputs is there."""
-    for wanted in throughput.arms(host, pins):
-        if measured.result(host, wanted) is None:
-            yield measured.command(host, wanted)
+    yield from measured.missing(host, throughput.arms(host, pins))
 
 
 def verify(host: View, pins: Pins) -> Iterator[Check]:

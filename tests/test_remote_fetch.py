@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -102,8 +103,11 @@ Fetched = tuple[int, dict[str, Any], list[str]]
 
 
 @pytest.fixture
-def bring(mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Fetched]:
+def bring(
+    mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Fetched]:
     """Fetch the mirror's file; the exit status, the verdict, the progress lines."""
+    monkeypatch.setenv("no_proxy", "*")
 
     def run(*more: str, url: str = "", name: str = "file.run", sha256: str = SHA256, size: int = len(BODY)) -> Fetched:
         argv = [url or mirror.url, str(tmp_path / name), "--size", str(size), "--sha256", sha256, "--backoff", "0"]
@@ -195,6 +199,21 @@ def test_a_range_that_was_not_asked_for_is_refused(
     (tmp_path / "file.run.part").write_bytes(BODY[:50])
     assert bring()[0] == 0
     assert mirror.ranges == ["bytes=50-", None]
+
+
+def test_a_redirect_keeps_the_range(bring: Callable[..., Fetched], mirror: Mirror, tmp_path: Path) -> None:
+    """Mirrors answer 301: the rest is asked for at the new address."""
+
+    def respond(handler: Handler) -> None:
+        if handler.path == "/elsewhere":
+            handler.rest()
+        else:
+            handler.head(301, Location="/elsewhere", Content_Length=0)
+
+    mirror.respond = respond
+    (tmp_path / "file.run.part").write_bytes(BODY[:50])
+    assert bring()[0] == 0
+    assert mirror.ranges == ["bytes=50-"] * 2
 
 
 def test_a_dropped_connection_is_continued(bring: Callable[..., Fetched], mirror: Mirror) -> None:
@@ -356,6 +375,7 @@ def test_an_address_nobody_answers_is_unreachable(bring: Callable[..., Fetched],
 def test_as_a_program_it_ends_with_one_json_line(mirror: Mirror, tmp_path: Path) -> None:
     """Run the way a host runs it; a relative DEST is fine."""
     argv = [sys.executable, str(SCRIPT), mirror.url, "x.run", "--size", str(len(BODY)), "--sha256", SHA256.upper()]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    env = {**os.environ, "no_proxy": "*"}
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout.splitlines()[-1])["verdict"] == "complete"

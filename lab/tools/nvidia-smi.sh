@@ -175,7 +175,7 @@ EOF
     printf '|  No running processes found                                                             |\n'
   else
     printf '%s\n' "$held" | while read -r index pid mib name; do
-      printf '|    %d   N/A  N/A      %10d      C   %-38.38s %6dMiB |\n' "$index" "$pid" "$name" "$mib"
+      printf '|    %d   N/A  N/A      %10d      C   %-36.36s %6dMiB |\n' "$index" "$pid" "$name" "$mib"
     done
   fi
   printf '+%s+\n' "$line"
