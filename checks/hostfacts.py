@@ -48,7 +48,9 @@ def of_probe(probe: Mapping[str, Any]) -> HostFacts:
 
 def of_assumption(assume: Assume) -> HostFacts:
     """The host that pins.toml describes, for when no probe record is at hand."""
-    return HostFacts(name="assumed", **{name: _frozen(getattr(assume, name)) for name in assume.__struct_fields__})
+    return HostFacts(
+        name="the assumed host", **{name: _frozen(getattr(assume, name)) for name in assume.__struct_fields__}
+    )
 
 
 def _frozen(value: Any) -> Any:

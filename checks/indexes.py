@@ -144,10 +144,11 @@ def parse(project: str, body: bytes, url: str, content_type: str) -> Page:
     odd = [package.filename[:100] for package in packages if _row(project, package) is None]
     if rows:
         return Page(project=project, url=url, verdict="read", told=f"{len(rows)} files", rows=rows, odd=odd)
-    if odd or (b"<a " not in body and b"files" not in body):
+    if odd or (body.strip() and b"<" not in body and b"{" not in body):
         told = f"{len(odd)} links, none to a wheel or source archive of {project}"
         return Page(project=project, url=url, verdict="not an index page", told=told, odd=odd[:20])
-    return Page(project=project, url=url, verdict="empty page", told="an index page without files")
+    told = "a page without files: the index has none, or it is no page of an index"
+    return Page(project=project, url=url, verdict="empty page", told=told)
 
 
 def _packages(project: str, body: bytes, url: str, content_type: str) -> list[DistributionPackage]:
@@ -191,7 +192,7 @@ def host_tags(python: str, glibc: str, platform: str) -> dict[Tag, int]:
     platforms = list(_platforms(glibc, ARCHITECTURES.get(platform, platform)))
     interpreter = f"cp{version[0]}{version[1]}"
     tags = [*cpython_tags(version, platforms=platforms), *compatible_tags(version, interpreter, platforms)]
-    return {tag: rank for rank, tag in reversed(list(enumerate(tags)))}
+    return {tag: rank for rank, tag in enumerate(dict.fromkeys(tags))}
 
 
 def _platforms(glibc: str, machine: str) -> Iterator[str]:
@@ -228,10 +229,13 @@ def _python_allowed(row: Row, python: str) -> bool:
 def best(rows: Sequence[Row], python: str, glibc: str, platform: str, wanted: str = "") -> Row | None:
     """The file a host would take of those in the range `wanted`: highest version, best tags, highest build.
 
+    Pre-releases are taken only when the range names one.
     Of several rows with one name the first is taken, as uv does; `Page.disputed` tells of them.
     """
     range_ = SpecifierSet(wanted)
-    ranked = [(row, _rank(row, python, glibc, platform)) for row in rows if range_.contains(row.version)]
+    early = bool(range_.prereleases)
+    inside = [row for row in rows if range_.contains(row.version, prereleases=early)]
+    ranked = [(row, _rank(row, python, glibc, platform)) for row in inside]
     able = [(row, rank) for row, rank in ranked if rank is not None]
     if not able:
         return None
@@ -254,4 +258,3 @@ def why_none(rows: Sequence[Row], version: str, python: str, glibc: str, platfor
     asked = ", ".join(sorted({row.requires_python for row in found if row.requires_python})) or "any Python"
     there = f"{', '.join(offered[:6]) or 'no wheel'}{' …' if len(offered) > 6 else ''} for {asked}"
     return f"no file of {version} fits Python {python} with glibc {glibc} on {platform}; there are {there}"
-

@@ -89,7 +89,16 @@ def _indexes(wanted: Wanted) -> str:
 
 def _command(wanted: Wanted, platform: str) -> list[str]:
     tags = f"{ARCHITECTURES.get(platform, platform)}-manylinux_{wanted.glibc.replace('.', '_')}"
-    command = [uv.find_uv_bin(), "pip", "compile", "pins.in", "--quiet", "--no-config", "--no-header", "--generate-hashes"]
+    command = [
+        uv.find_uv_bin(),
+        "pip",
+        "compile",
+        "pins.in",
+        "--quiet",
+        "--no-config",
+        "--no-header",
+        "--generate-hashes",
+    ]
     # Reading the metadata of a source archive would run its code here.
     command += ["--only-binary", ":all:", "--no-python-downloads", "--no-annotate"]
     command += ["--python-version", wanted.python, "--python-platform", tags, "--override", "overrides.txt"]
@@ -173,4 +182,6 @@ def write_together(files: Mapping[Path, str]) -> None:
     except OSError as error:
         for source, _ in aside:
             source.unlink(missing_ok=True)
-        raise Problem(f"{error.filename or 'pins'}: cannot be written: {error.strerror}", "nothing was changed") from None
+        raise Problem(
+            f"{error.filename or 'pins'}: cannot be written: {error.strerror}", "nothing was changed"
+        ) from None

@@ -95,4 +95,3 @@ def _set_all(table: Any, values: Mapping[str, str]) -> None:
         del table[name]
     for name, version in values.items():
         _set(table, name, version)
-

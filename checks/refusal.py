@@ -26,10 +26,11 @@ MOST_CHANGES = 4
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A smallest change that makes a set possible: what gives way, and how it is told."""
+    """A smallest change that makes a set possible: what gives way, how it is told, what stands against it now."""
 
     gives_way: list[str]
     told: str
+    against: list[Conflict] = []
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,14 +46,18 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 def refusal(search: Search) -> Refusal:
     """The refusal of a search that found nothing."""
-    return Refusal(conflicts=_blame(search), changes=_changes(search))
+    changes = _changes(search)
+    return Refusal(conflicts=_blame(search, changes), changes=changes)
 
 
-def _blame(search: Search) -> list[Conflict]:
-    """The wishes that nothing meets, then pairs of wishes, then what was met after the most parts were chosen."""
+def _blame(search: Search, changes: Sequence[Change]) -> list[Conflict]:
+    """The wishes that nothing meets, then pairs of wishes, then what a host has against the set it could have.
+
+    What was met after the most parts were chosen comes last: it may belong to a set that nobody wants.
+    """
     asked = {part: found[0].value for part in PARTS if len(found := search.allowed(part)) == 1}
     told = [*_unmet(search), *_among(search, asked), *_never_pinned(search, asked)]
-    return unique(told) or search.first()[1]
+    return unique(told) or unique([one for change in changes for one in change.against]) or search.first()[1]
 
 
 def _unmet(search: Search) -> Iterator[Conflict]:
@@ -97,10 +102,17 @@ def _change(search: Search, names: tuple[str, ...]) -> Change | None:
     parts, _ = search.first(frozenset(names))
     if parts is None:
         return None
-    return Change(gives_way=list(names), told=" and ".join(_told(search, name, names, parts) for name in names))
+    driver = _driver_needed(search, frozenset(names) - {"driver"}) if "driver" in names else ""
+    if driver:
+        parts = _with_driver(search, driver).first(frozenset(names) - {"driver"})[0] or parts
+    told = [
+        _told_driver(search, driver) if driver and name == "driver" else _told(search, name, parts) for name in names
+    ]
+    against = [one for name in names if name in HOST_SIDE for one in _objections(search, name, parts)]
+    return Change(gives_way=list(names), told=" and ".join(told), against=against)
 
 
-def _told(search: Search, name: str, names: tuple[str, ...], parts: Parts) -> str:
+def _told(search: Search, name: str, parts: Parts) -> str:
     table, _, key = name.partition(".")
     if table == "wishes":
         return f"`{name}`: {search.request.wishes[key]} -> {label(PART_OF[key], parts[PART_OF[key]])}"
@@ -108,10 +120,20 @@ def _told(search: Search, name: str, names: tuple[str, ...], parts: Parts) -> st
         return f"`{name}`: {search.request.overrides[key].version} -> {label(PART_OF[key], parts[PART_OF[key]])}"
     if table == "policy":
         return f"`{name}`: give it up, for {label(*_kept_out_by(search, name, parts))}"
-    if name == "driver" and (needed := _driver_needed(search, frozenset(names) - {name})):
-        older = [host.name for host in search.hosts if numbers(host.driver) < numbers(needed)]
-        return f"install driver {needed} or newer on {', '.join(older)}"
-    return HOST_SIDE[name].format(", ".join(_failing(search, name, parts))) + f" (for {_for_what(search, name, parts)})"
+    objections = _objections(search, name, parts)
+    hosts = [host.name for host in search.hosts if _objections(search, name, parts, host)]
+    return HOST_SIDE[name].format(", ".join(hosts)) + f" (for {objections[0].right})"
+
+
+def _told_driver(search: Search, driver: str) -> str:
+    older = [host.name for host in search.hosts if numbers(host.driver) < numbers(driver)]
+    return f"install driver {driver} or newer on {', '.join(older)}"
+
+
+def _objections(search: Search, name: str, parts: Parts, host: HostFacts | None = None) -> list[Conflict]:
+    """What the hosts, or one of them, have against these parts by the rules about `name`."""
+    rules = [rule for rule in search.rules if name in rule.about]
+    return [one for rule in rules for one in rule.judge(parts, [host] if host else search.hosts)]
 
 
 def _kept_out_by(search: Search, name: str, parts: Parts) -> tuple[str, Any]:
@@ -123,28 +145,16 @@ def _kept_out_by(search: Search, name: str, parts: Parts) -> tuple[str, Any]:
 
 
 def _driver_needed(search: Search, loose: frozenset[str]) -> str:
-    """The oldest driver on record with which a set fits."""
+    """The oldest driver on record with which a set fits; empty when none helps."""
     known = [row.driver for row in cuda_facts().floor] + list(driver_facts().lines)
-    for driver in sorted(known, key=numbers):
-        newer = [_with_driver(host, driver) for host in search.hosts]
-        if Search(newer, search.request, search.catalogue).first(loose)[0]:
-            return driver
-    return ""
+    fitting = (one for one in sorted(known, key=numbers) if _with_driver(search, one).first(loose)[0])
+    return next(fitting, "")
 
 
-def _with_driver(host: HostFacts, driver: str) -> HostFacts:
-    return msgspec.structs.replace(host, driver=max(host.driver, driver, key=numbers))
-
-
-def _failing(search: Search, name: str, parts: Parts) -> list[str]:
-    """The hosts that what was loosened stands against."""
-    rules = [rule for rule in search.rules if name in rule.about]
-    return [host.name for host in search.hosts if any(any(rule.judge(parts, [host])) for rule in rules)]
-
-
-def _for_what(search: Search, name: str, parts: Parts) -> str:
-    rules = [rule for rule in search.rules if name in rule.about]
-    return next(conflict.right for rule in rules for conflict in rule.judge(parts, search.hosts))
+def _with_driver(search: Search, driver: str) -> Search:
+    """The same search, with this driver on every host that has an older one."""
+    newer = [msgspec.structs.replace(host, driver=max(host.driver, driver, key=numbers)) for host in search.hosts]
+    return Search(newer, search.request, search.catalogue)
 
 
 def unique(conflicts: Sequence[Conflict]) -> list[Conflict]:

@@ -85,13 +85,17 @@ def _asked(request: Request, part: str) -> str:
 
 
 def _rejected(search: Search, part: str, one: Choice, parts: Parts) -> Rejected:
-    # What the others were chosen for: with another sglang all of them may change.
+    name = label(part, one.value)
+    whys = [why for _, why in one.against] + [_told(conflict, name) for conflict in _met(search, part, one, parts)]
+    return Rejected(name=name, reason="; ".join(whys) or "no set with it fits")
+
+
+def _met(search: Search, part: str, one: Choice, parts: Parts) -> list[Conflict]:
+    """What the rules have against a candidate beside the chosen parts."""
     if part == PARTS[0]:
-        _, met = search.first(fixed={part: one.value})
-    else:
-        met = search.conflicts({**parts, part: one.value}, part)
-    whys = [why for _, why in one.against] + [_told(conflict, label(part, one.value)) for conflict in met]
-    return Rejected(name=label(part, one.value), reason="; ".join(whys) or "no set with it fits")
+        # With another sglang all the others may change.
+        return [] if one.against else search.first(fixed={part: one.value})[1]
+    return search.conflicts({**parts, part: one.value}, part)
 
 
 def _told(conflict: Conflict, name: str) -> str:

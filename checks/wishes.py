@@ -196,6 +196,6 @@ def _against_checksums(toolkit: Toolkit, platforms: set[str], policy: Policy) ->
         row = toolkit.files[platform]
         known = [one for one in row.sources if any(one.startswith(by["by"]) for by in driver_facts().sha256)]
         count = len(known) if row.sha256 else 0
-        if count < max(policy.checksum_sources, 1) or not row.size_bytes:
-            why = f"the SHA-256 of {row.file} comes from {count} public source{'' if count == 1 else 's'}"
-            yield "policy.checksum_sources", f"{why}, {max(policy.checksum_sources, 1)} asked for"
+        if count < policy.checksum_sources or not row.size_bytes:
+            why = f"its SHA-256 is known from {count} public source{'' if count == 1 else 's'}"
+            yield "policy.checksum_sources", f"{why}, the policy asks for {policy.checksum_sources}"

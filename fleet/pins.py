@@ -29,10 +29,15 @@ class Runfile(Settings, frozen=True, kw_only=True):
 
 
 class Cuda(Settings, frozen=True, kw_only=True):
-    """The CUDA toolkit: release `X.Y.Z`, where it is served, its runfile per platform."""
+    """The CUDA toolkit: release `X.Y.Z`, where it is served, its runfile per platform.
+
+    Hosts download from `mirror`; `mirrors` are further places to ask what is published, in this order: addresses,
+    or folders of this machine (a relative one begins at the folder of pins.toml).
+    """
 
     version: str
     mirror: str
+    mirrors: list[str] = []
     runfile: dict[str, Runfile]
 
 

@@ -1,0 +1,130 @@
+"""Asks the wheel index and the CUDA mirrors whether what was chosen is really published, and what is newer there."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from checks import release
+from checks.facts import read_on, sglang_rows
+from checks.hostfacts import HostFacts
+from checks.indexes import Page, best, default_index, read_pages, why_none
+from checks.mirror import mirror
+from checks.resolved import Resolved
+from checks.solve import Stack
+from checks.web import Web
+from checks.wishes import PART_OF
+from fleet.decision import Candidate, Decision, Evidence, Rejected
+from fleet.pins import Cuda, Wheels
+from fleet.problem import Problem
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """What index and mirrors said about a stack."""
+
+    stack: Stack
+    pages: dict[str, Page]
+    runfiles: dict[str, Resolved]
+    """By platform."""
+    index: str
+    """The index as pins.toml names it; empty for uv's default one."""
+
+    @property
+    def sure(self) -> bool:
+        """Everything that was asked has answered."""
+        read = all(page.verdict == "read" for page in self.pages.values())
+        return read and all(one.finding.ok for one in self.runfiles.values())
+
+
+def ask(stack: Stack, cuda: Cuda, wheels: Wheels, hosts: Sequence[HostFacts], beside: Path, web: Web) -> Published:
+    """The pages of the chosen packages and the lists of the chosen release; relative mirrors begin at `beside`."""
+    platforms = sorted({host.platform for host in hosts})
+    mirrors = [mirror(place, web, beside) for place in (cuda.mirror, *cuda.mirrors)]
+    with ThreadPoolExecutor(len(platforms) + 1) as pool:
+        pages = pool.submit(read_pages, web, default_index(wheels.index), list(stack.packages))
+        runfiles = pool.map(lambda platform: release.resolve(stack.cuda.version, platform, mirrors), platforms)
+        found = dict(zip(platforms, runfiles, strict=True))
+        return Published(stack=stack, pages=pages.result(), runfiles=found, index=wheels.index)
+
+
+def require(published: Published, hosts: Sequence[HostFacts]) -> None:
+    """Raises Problem when the index has no file of a chosen package for a host, or the release another runfile."""
+    for name, version in published.stack.packages.items():
+        page = published.pages[name]
+        for host in hosts if page.verdict == "read" else []:
+            python, place = published.stack.python, (host.glibc, host.platform)
+            if best(page.rows, python, *place, f"=={version}") is None:
+                raise Problem(f"{name} on {host.name}: {why_none(page.rows, version, python, *place)}")
+    for platform, resolved in published.runfiles.items():
+        row = published.stack.cuda.files[platform]
+        if resolved.finding.verdict not in ("published", "unreachable"):
+            raise Problem(f"CUDA {resolved.release}: {resolved.finding.told}", resolved.finding.hint)
+        if resolved.md5 and row.md5 and (resolved.file, resolved.md5) != (row.file, row.md5):
+            text = f"{resolved.sources[0]} has {resolved.file} with md5 {resolved.md5}"
+            raise Problem(f"CUDA {resolved.release}: {text}, the catalogue {row.file} with md5 {row.md5}")
+
+
+def notes(published: Published) -> Iterator[str]:
+    """What a person should know of what was read: silence, quirks of the pages, newer releases."""
+    for name, page in published.pages.items():
+        if page.verdict != "read":
+            yield f"index, {name}: {page.verdict}: {page.told}"
+        version = published.stack.packages[name]
+        mine = [row for row in page.rows if row.version == version]
+        for file in sorted({row.file for row in mine} & set(page.disputed)):
+            hashes = ", ".join(one[:12] for one in page.disputed[file])
+            yield f"index, {name}: {file} has rows with different SHA-256 ({hashes} …): only one can be right"
+        if mine and not all(row.sha256 for row in mine):
+            yield f"index, {name}: no hashes for {version}"
+        if len(page.labels) > 1:
+            yield f"index, {name}: one page holds the labels {', '.join(one or 'none' for one in page.labels)}"
+    for resolved in published.runfiles.values():
+        if not resolved.answered:
+            yield f"CUDA {resolved.release}: no mirror could be asked; the name is from {resolved.sources[0]}"
+        yield from (f"CUDA {resolved.release}: {text}" for text in resolved.conflicts)
+
+
+def with_evidence(published: Published, decision: Decision) -> Decision:
+    """The decision with what the index says about the chosen version, and its newer releases that are not on record."""
+    for name, page in published.pages.items():
+        if PART_OF[str(canonicalize_name(name))] == decision.subject and decision.candidates:
+            first, *rest = decision.candidates
+            changed = replace(first, evidence=[*first.evidence, *_seen(published, name, page)])
+            unknown = list(_unknown(decision.subject, page))
+            return replace(
+                decision,
+                candidates=[changed, *rest, *(Candidate(name=one.name) for one in unknown)],
+                rejected=[*unknown, *decision.rejected],
+            )
+    return decision
+
+
+def dates(published: Published) -> dict[str, str]:
+    """Package -> the day on which the index got the chosen version, where it tells."""
+    days: dict[str, list[str]] = {}
+    for name, page in published.pages.items():
+        version = published.stack.packages[name]
+        days[name] = [row.uploaded for row in page.rows if row.version == version and row.uploaded]
+    return {name: min(found) for name, found in days.items() if found}
+
+
+def _seen(published: Published, name: str, page: Page) -> Iterator[Evidence]:
+    version = published.stack.packages[name]
+    files = [row for row in page.rows if row.version == version and not row.yanked]
+    day = dates(published).get(name, "")
+    says = f"{len(files)} files of {version}" + (f", released {day}" if day else "") if files else page.told
+    # The default index stands for whatever mirror of it a host uses.
+    yield Evidence(source="wheel index", says=says, url=page.url if published.index else "")
+
+
+def _unknown(part: str, page: Page) -> Iterator[Rejected]:
+    """Newer releases of sglang on the index, whose pins are not on record here."""
+    if part == "sglang":
+        newest = Version(sglang_rows()[0].version)
+        seen = {Version(row.version) for row in page.rows if not row.yanked}
+        for version in sorted((one for one in seen if one > newest and not one.is_prerelease), reverse=True):
+            yield Rejected(name=f"sglang {version}", reason=f"its pins are not on record here (facts of {read_on()})")
