@@ -12,7 +12,7 @@ PLATFORMS = {"x86_64": "linux-x86_64", "aarch64": "linux-sbsa"}
 """What `uname -m` says -> the platform as CUDA names it."""
 ENDINGS = {"linux-x86_64": "linux", "linux-sbsa": "linux_sbsa", "linux-ppc64le": "linux_ppc64le"}
 _DRIVER = r"\d+(?:\.\d+){1,2}"
-_NAME = re.compile(rf"cuda_(\d+\.\d+\.\d+)(?:_({_DRIVER}))?_(linux(?:_sbsa|_ppc64le)?)\.run")
+_NAME = re.compile(rf"cuda_(\d+\.\d+\.\d+)(?:_({_DRIVER}))?_(linux(?:_sbsa|_ppc64le)?)\.run", re.ASCII)
 NAMES_WITHOUT_DRIVER_FROM = (13, 4)
 """From 13.4 on the runfile brings no driver, and its name carries none (spack/spack-packages#6490)."""
 
@@ -82,7 +82,7 @@ def file_name(cuda: str, driver: str, platform: str) -> str:
 
 def is_driver(text: str) -> bool:
     """The text has the shape of a driver version: two or three dotted numbers."""
-    return re.fullmatch(_DRIVER, text) is not None
+    return re.fullmatch(_DRIVER, text, re.ASCII) is not None
 
 
 def numbers(release: str) -> tuple[int, ...]:

@@ -97,16 +97,16 @@ def whole_size(headers: Mapping[str, str]) -> int:
     """The size of the whole file, from Content-Range or Content-Length; -1 when neither tells."""
     if headers.get("Content-Encoding", "identity").lower() != "identity":
         return -1
-    total = re.search(r"/(\d{1,18})$", headers.get("Content-Range", ""))
+    total = re.search(r"/([0-9]{1,18})$", headers.get("Content-Range", ""))
     if total or "Content-Range" in headers:
         return int(total[1]) if total else -1
     length = headers.get("Content-Length", "")
-    return int(length) if re.fullmatch(r"\d{1,18}", length) else -1
+    return int(length) if re.fullmatch(r"[0-9]{1,18}", length) else -1
 
 
 def retry_after_s(value: str) -> float | None:
     """Seconds a Retry-After header asks for, given as a number or a date; None when it asks for nothing."""
-    if re.fullmatch(r"\d{1,9}", value.strip()):
+    if re.fullmatch(r"[0-9]{1,9}", value.strip()):
         return float(value)
     try:
         moment = parsedate_to_datetime(value)

@@ -1,29 +1,35 @@
 """Asks whether the pinned runfile is really published, and whether there is room for it.
 
-Presence is read from the release's own md5sum.txt, never from a guessed name: a 404 on a name proves only that this
+Which file a release has is resolved from lists, never from a guessed name: a 404 on a name proves only that this
 name does not exist. The file itself is proved by status, type, size and first bytes, from here and from the host.
 """
 
 import re
-import shlex
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import requests
+import msgspec
+from msgspec.structs import replace
 
+from checks import from_host, lists, release, verdict
+from checks.catalogue import PLATFORMS, shipped
+from checks.mirror import mirror
+from checks.reply import Reply, nothing
+from checks.resolved import Resolved, with_proof
+from checks.verdict import HEAD_BYTES, Finding
+from checks.web import PATIENT, Web
 from fleet.clock import sized
+from fleet.decision import Rejected
 from fleet.hosts import HostSpec
 from fleet.model import Check
 from fleet.pins import Pins, Runfile
 from fleet.view import View
 
-TIMEOUT_S = (10.0, 20.0)
-LIST_LIMIT_BYTES = 256 * 1024
-HEAD_BYTES = 512
-PLATFORMS = {"x86_64": "linux-x86_64", "aarch64": "linux-sbsa"}
-NEXT = "`nox -s runfile` asks again"
+DISCOVERY_DEADLINE_S = 45.0
+PATIENCE = PATIENT
 
 
 def platform_of(host: View) -> str:
@@ -45,36 +51,12 @@ def title(host: View, pins: Pins) -> str:
 
 def url_of(pins: Pins, runfile: Runfile) -> str:
     """Where the release's runfile is served."""
-    return f"{pins.cuda.mirror}/{pins.cuda.version}/local_installers/{runfile.file}"
-
-
-def list_url_of(pins: Pins) -> str:
-    """Where the release lists its files with their MD5."""
-    return f"{pins.cuda.mirror}/{pins.cuda.version}/docs/sidebar/md5sum.txt"
+    return f"{pins.cuda.mirror}/{lists.file_path(pins.cuda.version, runfile.file)}"
 
 
 def _from_host(spec: HostSpec, pins: Pins) -> str:
-    """Fetches the first bytes of the runfile on the host, with its headers, whatever its platform is."""
     del spec
-    cases = " ".join(
-        f"{machine}) u={shlex.quote(url_of(pins, pins.cuda.runfile[platform]))};;"
-        for machine, platform in PLATFORMS.items()
-        if platform in pins.cuda.runfile
-    )
-    agent = "curl -sSL --max-time 20 --max-filesize 999999999999"
-    python = (
-        "import sys,urllib.request as r\n"
-        "q=r.Request(sys.argv[1],headers={'Range':'bytes=0-511'})\n"
-        "try: a=r.urlopen(q,timeout=20)\n"
-        "except r.HTTPError as e: a=e\n"
-        "print('HTTP/1.1',a.status);print(a.headers);sys.stdout.flush();sys.stdout.buffer.write(a.read(512))"
-    )
-    return (
-        f"case $(uname -m) in {cases} *) exit 3;; esac\n"
-        "if command -v curl >/dev/null; then\n"
-        f'  {agent} -r 0-{HEAD_BYTES - 1} -D - "$u" | head -c 8192\n'
-        f'else timeout 25 python3 -c {shlex.quote(python)} "$u"; fi'
-    )
+    return from_host.script({name: url_of(pins, runfile) for name, runfile in pins.cuda.runfile.items()})
 
 
 READS: Mapping[str, Any] = {
@@ -87,181 +69,137 @@ READS: Mapping[str, Any] = {
 }
 
 
-class Served(NamedTuple):
-    """What a server said about one address: `error` when it said nothing."""
+class _Question(NamedTuple):
+    """What all hosts of one platform have in common."""
 
-    url: str
-    status: int
-    content_type: str
-    size_bytes: int
-    head: bytes
-    error: str = ""
-
-
-class Listing(NamedTuple):
-    """A release's md5sum.txt: file name -> MD5, or why it could not be read."""
-
-    served: Served
-    files: dict[str, str]
+    release: str
+    platform: str
+    file: str
+    mirrors: tuple[str, ...]
+    beside: Path
 
 
-_locks: dict[str, threading.Lock] = {}
+class Discovered(NamedTuple):
+    """What is known of the pinned runfile from here: what the release has, and what the file's address says."""
+
+    resolved: Resolved
+    served: Reply
+
+
 _guard = threading.Lock()
+_locks: dict[_Question, threading.Lock] = {}
 
 
-def _lock(url: str) -> threading.Lock:
+def discovered(pins: Pins, platform: str) -> Discovered:
+    """What is known from here; asked once per process, however many hosts want it."""
+    runfile = pins.cuda.runfile.get(platform)
+    places = (pins.cuda.mirror, *pins.cuda.mirrors)
+    beside = pins.path.absolute().parent
+    question = _Question(pins.cuda.version, platform, runfile.file if runfile else "", places, beside)
     with _guard:
-        return _locks.setdefault(url, threading.Lock())
+        lock = _locks.setdefault(question, threading.Lock())
+    with lock:
+        return _discovered(question)
 
 
-def listing(url: str) -> Listing:
-    """The release's list; asked once per process, however many hosts want it."""
-    with _lock(url):
-        return _listing(url)
-
-
-@cache
-def _listing(url: str) -> Listing:
-    served = fetch_head(url, LIST_LIMIT_BYTES, ranged=False)
-    return Listing(served, parse_md5sums(served.head.decode("utf-8", "replace")) if served.status == 200 else {})
-
-
-def served_runfile(url: str) -> Served:
-    """Status, type, size and first bytes of the runfile, as seen from here; asked once per process."""
-    with _lock(url):
-        return _served(url)
+def forget() -> None:
+    """The next question is asked anew, as by another process."""
+    _discovered.cache_clear()
 
 
 @cache
-def _served(url: str) -> Served:
-    return fetch_head(url, HEAD_BYTES, ranged=True)
-
-
-def fetch_head(url: str, limit_bytes: int, ranged: bool) -> Served:
-    """The first `limit_bytes` of an address: a bounded read, redirects followed."""
-    headers = {"Range": f"bytes=0-{limit_bytes - 1}"} if ranged else {}
-    try:
-        with requests.get(url, headers=headers, timeout=TIMEOUT_S, stream=True) as answer:
-            head = answer.raw.read(limit_bytes, decode_content=True) or b""
-            return Served(url, answer.status_code, answer.headers.get("Content-Type", ""), _size(answer.headers), head)
-    except (requests.RequestException, OSError) as error:
-        return Served(url, 0, "", 0, b"", f"{type(error).__name__}: {error}"[:300])
-
-
-def _size(headers: Mapping[str, str]) -> int:
-    total = re.search(r"/(\d+)$", headers.get("Content-Range", ""))
-    length = headers.get("Content-Length", "")
-    return int(total[1]) if total else int(length) if length.isdigit() else 0
-
-
-def parse_md5sums(text: str) -> dict[str, str]:
-    """File name -> MD5 of each well-formed line; blank and malformed lines are skipped."""
-    rows = [line.split() for line in text.splitlines()]
-    return {row[1]: row[0] for row in rows if len(row) == 2 and re.fullmatch(r"[0-9a-f]{32}", row[0])}
-
-
-def parse_from_host(text: str, url: str) -> Served:
-    """What curl -D - printed on the host: the headers of each answer, then the first bytes of the last one."""
-    head, _, body = text.replace("\r\n", "\n").partition("\n\n")
-    while body.startswith("HTTP/"):
-        head, _, body = body.partition("\n\n")
-    status = re.match(r"HTTP/\S+ (\d{3})", head)
-    if status is None:
-        lines = text.strip().splitlines()
-        return Served(url, 0, "", 0, b"", lines[-1][:200] if lines else "no answer")
-    headers = {
-        key.strip().title(): value.strip() for key, _, value in (row.partition(":") for row in head.splitlines())
-    }
-    return Served(url, int(status[1]), headers.get("Content-Type", ""), _size(headers), body.encode())
+def _discovered(question: _Question) -> Discovered:
+    web = Web(limits=PATIENCE).within(DISCOVERY_DEADLINE_S)
+    mirrors = [mirror(place, web, question.beside) for place in question.mirrors]
+    resolved = release.resolve(question.release, question.platform, mirrors)
+    # Hosts download from the first mirror only: the others are asked what is published, not for the file.
+    path = lists.file_path(question.release, question.file)
+    served = mirrors[0].first(path, HEAD_BYTES) if question.file else nothing("", "no runfile pinned")
+    return Discovered(resolved, served)
 
 
 def published(host: View, pins: Pins) -> Iterator[Check]:
-    """Whether the pinned runfile is listed by its release and served as itself, here and on the host."""
-    runfile = pinned_runfile(host, pins)
-    platform = platform_of(host) or "this platform"
+    """Whether the pinned runfile is what its release has, and is served as itself, here and on the host."""
+    platform, runfile = platform_of(host), pinned_runfile(host, pins)
     if runfile is None:
-        hint = f"add [cuda.runfile.{platform}] to pins.toml"
-        yield Check(name="runfile", want=f"one for {platform}", got="none pinned", ok=False, hint=hint)
+        yield _none_pinned(host, pins, platform)
         return
-    listed = listing(list_url_of(pins))
-    yield _listed(listed, runfile, pins, platform)
-    yield _served_as_itself("runfile from here", served_runfile(url_of(pins, runfile)), runfile, listed)
-    answer = host.read("runfile.from_host")
-    seen = parse_from_host(answer.out, url_of(pins, runfile))
-    yield _served_as_itself(f"runfile from {host.name}", seen, runfile, listed)
+    resolved, from_here = discovered(pins, platform)
+    listed = _listed(resolved, runfile)
+    seen = from_host.parse(host.read("runfile.from_host").out, url_of(pins, runfile))
+    here, there = (_served(reply, runfile, resolved, listed) for reply in (from_here, seen))
+    _record(host, resolved, runfile, listed, [("here", from_here, here), (host.name, seen, there)])
+    want = f"{runfile.file} in md5sum.txt of {pins.cuda.version}"
+    yield _listed_check(want, resolved, runfile, listed)
+    yield _served_check("runfile from here", from_here, here, runfile)
+    yield _served_check(f"runfile from {host.name}", seen, there, runfile)
 
 
-def _listed(listed: Listing, runfile: Runfile, pins: Pins, platform: str) -> Check:
-    name, want, read = (
-        "listed by its release",
-        f"{runfile.file} in md5sum.txt of {pins.cuda.version}",
-        listed.served.url,
-    )
-    if listed.served.error:
-        got, hint = (
-            f"unreachable: {listed.served.error}",
-            "unknown is not absent: check the network or proxy, ask again",
-        )
-        return Check(name=name, want=want, got=got, ok=None, hint=hint, read=read)
-    if listed.served.status == 404:
-        hint = f"no release {pins.cuda.version} there: correct `cuda.version` or `cuda.mirror` in pins.toml"
-        return Check(name=name, want=want, got="404 for md5sum.txt itself", ok=False, hint=hint, read=read)
-    if not listed.files:
-        got = f"no list: status {listed.served.status}, {listed.served.content_type or 'no type'}"
-        return Check(name=name, want=want, got=got, ok=None, hint=f"the mirror is not one of CUDA; {NEXT}", read=read)
-    if runfile.file not in listed.files:
-        return _misnamed(listed, name, want, platform)
-    md5 = listed.files[runfile.file]
-    same = not runfile.md5 or md5 == runfile.md5
-    hint = "" if same else "the release was replaced, or the pin is wrong: compare both before anything is installed"
-    got = f"listed, md5 {md5}" if same else f"md5 {md5}, pinned {runfile.md5}"
-    return Check(name=name, want=want, got=got, ok=same, hint=hint, read=read)
+def _none_pinned(host: View, pins: Pins, platform: str) -> Check:
+    want = f"one for {platform or 'this platform'}"
+    if not platform:
+        hint = f"CUDA has runfiles for {' and '.join(PLATFORMS.values())}"
+        return Check(name="runfile", want=want, got="none pinned", ok=False, hint=hint)
+    resolved = discovered(pins, platform).resolved
+    _keep(host, resolved)
+    hint = f"add [cuda.runfile.{platform}] to pins.toml"
+    hint += f' with file = "{resolved.file}"' if resolved.file else f"; {resolved.finding.told}"
+    return Check(name="runfile", want=want, got="none pinned", ok=False, hint=hint)
 
 
-def _misnamed(listed: Listing, name: str, want: str, platform: str) -> Check:
-    ending = "_linux_sbsa.run" if platform == "linux-sbsa" else "_linux.run"
-    right = [file for file in listed.files if file.startswith("cuda_") and file.endswith(ending)]
-    if right:
-        got, hint = (
-            f"wrong name: the release lists {right[0]}",
-            f'set `file = "{right[0]}"` in pins.toml, with its sums',
-        )
-    else:
-        got, hint = f"no runfile for {platform} in this release", "choose another release in pins.toml"
-    return Check(name=name, want=want, got=got, ok=False, hint=hint, read=listed.served.url)
+def _listed(resolved: Resolved, runfile: Runfile) -> Finding:
+    """What the release's lists say of the pinned name and sum."""
+    if resolved.finding.verdict != "published":
+        return resolved.finding
+    if resolved.file != runfile.file:
+        return verdict.wrong_name(resolved.release, resolved.file, runfile.file, shipped())
+    if runfile.md5 and resolved.md5 and resolved.md5 != runfile.md5:
+        return verdict.checksum_differs(resolved.sources[0], resolved.md5, runfile.md5)
+    return resolved.finding
 
 
-def _served_as_itself(name: str, seen: Served, runfile: Runfile, listed: Listing) -> Check:
+def _listed_check(want: str, resolved: Resolved, runfile: Runfile, listed: Finding) -> Check:
+    name = "listed by its release"
+    read = next((one.url for candidate in resolved.decision.candidates for one in candidate.evidence), "")
+    if listed.verdict != "published":
+        # Refused is a fact about the file's address; about a list it says nothing.
+        ok = None if listed.verdict == "forbidden" else listed.ok
+        return Check(name=name, want=want, got=listed.told, ok=ok, hint=listed.hint, read=read)
+    if resolved.held or resolved.answered:
+        sum_told = f", md5 {resolved.md5}" if resolved.md5 == runfile.md5 and runfile.md5 else ""
+        return Check(name=name, want=want, got=f"listed in {resolved.sources[0]}{sum_told}", ok=True, read=read)
+    whys = "; ".join(one.says for c in resolved.decision.candidates for one in c.evidence if one.source == "md5sum.txt")
+    got = f"no list could be read ({whys}); {resolved.sources[0]} names it"
+    hint = "unknown is not absent: check network and proxy, or name a mirror in pins.toml"
+    return Check(name=name, want=want, got=got, ok=None, hint=hint, read=read)
+
+
+def _served(reply: Reply, runfile: Runfile, resolved: Resolved, listed: Finding) -> Finding:
+    named = resolved.file == runfile.file and bool(resolved.sources)
+    listed_by = resolved.sources[0] if named else ""
+    return verdict.served(reply, runfile.file, runfile.size_bytes, listed_by, listed if not named else None)
+
+
+def _served_check(name: str, reply: Reply, finding: Finding, runfile: Runfile) -> Check:
     want = f"200 or 206, {sized(runfile.size_bytes)}, a shell archive"
-    if seen.error:
-        hint = "unknown is not absent: check network, proxy and firewall on that side"
-        return Check(name=name, want=want, got=f"unreachable: {seen.error}", ok=None, hint=hint, read=seen.url)
-    got, hint = _fault(seen, runfile, runfile.file in listed.files)
-    told = got or f"{seen.status}, {sized(seen.size_bytes)}, {seen.content_type}"
-    return Check(name=name, want=want, got=told, ok=not got, hint=hint, read=seen.url)
+    return Check(name=name, want=want, got=finding.told, ok=finding.ok, hint=finding.hint, read=reply.url)
 
 
-def _fault(seen: Served, runfile: Runfile, is_listed: bool) -> tuple[str, str]:
-    """What is wrong with an answer, and what to do; two empty texts when it is the pinned runfile."""
-    if seen.status not in (200, 206):
-        return _refusal(seen.status, is_listed)
-    if not seen.head.startswith(b"#!/bin/sh"):
-        kind = seen.content_type or "unknown type"
-        return f"not a runfile: {kind}, begins {seen.head[:24]!r}", "a proxy or login page answers in its place"
-    if seen.size_bytes != runfile.size_bytes:
-        got = f"{seen.size_bytes} bytes, pinned {runfile.size_bytes}"
-        return got, "the file was replaced or cut, or the pin is wrong"
-    return "", ""
+def _record(
+    host: View, resolved: Resolved, runfile: Runfile, listed: Finding, seen: list[tuple[str, Reply, Finding]]
+) -> None:
+    """Lays the decision into the stage's facts: what the release has, and what became of the pinned name."""
+    decision = resolved.decision
+    for side, reply, finding in seen:
+        decision = with_proof(decision, runfile.file, reply, finding, side)
+    if listed.verdict == "wrong name":
+        rejected = Rejected(name=runfile.file, reason=f"pinned, but {listed.told}")
+        decision = replace(decision, rejected=[*decision.rejected, rejected])
+    _keep(host, replace(resolved, decision=decision))
 
 
-def _refusal(status: int, is_listed: bool) -> tuple[str, str]:
-    if status == 404 and is_listed:
-        return "404, although the release lists it", f"the mirror lags behind its list: wait, then {NEXT}"
-    if status == 404:
-        return "404: no file of this name", "a 404 on a name is no proof that the release has none: see what it lists"
-    if status == 403:
-        return "403: refused by the CDN", "a rule of the CDN (region, proxy), not absence: use a mirror in pins.toml"
-    return f"status {status}", f"the server is in trouble: wait, then {NEXT}"
+def _keep(host: View, resolved: Resolved) -> None:
+    host.facts["decisions"] = [msgspec.to_builtins(resolved.decision)]
 
 
 def room(host: View, pins: Pins) -> Iterator[Check]:
