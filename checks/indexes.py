@@ -11,6 +11,7 @@ from functools import cache
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
+from msgspec.structs import replace
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import (
@@ -69,6 +70,9 @@ class Page(Data, frozen=True, kw_only=True):
     verdict: Verdict
     told: str
     rows: list[Row] = []
+    status: int = 0
+    at: str = ""
+    """When it was read: UTC, ISO."""
     odd: list[str] = []
     """Names on the page that are no wheel and no source archive of any version."""
 
@@ -116,9 +120,11 @@ def read_page(web: Web, index: str, project: str) -> Page:
     reply = web.text(url, LIMIT_BYTES, accept=ACCEPT_JSON_PREFERRED)
     verdict, told = _answered(reply)
     if verdict != "read":
-        return Page(project=project, url=reply.url, verdict=verdict, told=told)
-    here = reply.redirects[-1] if reply.redirects else reply.url
-    return parse(project, reply.body, here, reply.content_type)
+        page = Page(project=project, url=reply.url, verdict=verdict, told=told)
+    else:
+        here = reply.redirects[-1] if reply.redirects else reply.url
+        page = parse(project, reply.body, here, reply.content_type)
+    return replace(page, status=reply.status, at=reply.at)
 
 
 def _answered(reply: Reply) -> tuple[Verdict, str]:

@@ -115,17 +115,18 @@ def _run(command: list[str], folder: Path, timeout_s: float) -> str:
     except subprocess.TimeoutExpired:
         raise Problem(f"uv pip compile: no answer in {timeout_s:.0f} s", "is the index slow? try again") from None
     if done.returncode:
-        raise Problem(*_explained(done.stderr.decode("utf-8", "replace")))
+        raise _explained(done.stderr.decode("utf-8", "replace"))
     return done.stdout.decode("utf-8")
 
 
-def _explained(said: str) -> tuple[str, str]:
+def _explained(said: str) -> Problem:
     text = re.sub(r"//[^/@\s]+@", "//", said.strip())[-2000:]
+    lines = [line.strip() for line in text.splitlines()]
     if "No solution found" in text:
-        return f"uv found no solution:\n{text}", "the wishes contradict the packages' own metadata: see [wishes]"
+        return Problem("uv found no solution", "the wishes contradict the packages' own metadata: see [wishes]", lines)
     if "Failed to fetch" in text or "client error" in text or "timed out" in text.lower():
-        return f"the index does not answer:\n{text}", "check network, proxy and `wheels.index`; nothing was written"
-    return f"uv pip compile failed:\n{text}", ""
+        return Problem("the index does not answer", "check network, proxy and `wheels.index`", lines)
+    return Problem("uv pip compile failed", "nothing was written", lines)
 
 
 def _require_asked(wanted: Wanted, chosen: Mapping[str, str]) -> None:
@@ -165,23 +166,38 @@ def _bare(lock: str) -> list[str]:
 
 
 def write_together(files: Mapping[Path, str]) -> None:
-    """Writes some files by rename: each is whole or as it was, and none is touched before all are written aside.
+    """Writes some files by rename, all or none: each is first written aside, and put back when a later one fails.
 
-    Raises Problem when the folder cannot be written; then all are as they were.
+    Raises Problem when one cannot be written; then all are as they were.
     """
-    aside: list[tuple[Path, Path]] = []
+    before = {target: target.read_bytes() if target.is_file() else None for target in files}
+    aside: dict[Path, Path] = {}
+    moved: list[Path] = []
     try:
         for target, text in files.items():
-            handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-            aside.append((Path(name), target))
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(name).chmod(target.stat().st_mode & 0o777 if target.exists() else 0o644)
-        for source, target in aside:
+            aside[target] = _aside(target, text)
+        for target, source in aside.items():
             source.replace(target)
+            moved.append(target)
     except OSError as error:
-        for source, _ in aside:
+        for target in moved:
+            _restore(target, before[target])
+        raise Problem(f"{target}: cannot be written: {error.strerror}", "nothing was changed") from None
+    finally:
+        for source in aside.values():
             source.unlink(missing_ok=True)
-        raise Problem(
-            f"{error.filename or 'pins'}: cannot be written: {error.strerror}", "nothing was changed"
-        ) from None
+
+
+def _aside(target: Path, text: str) -> Path:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    Path(name).chmod(target.stat().st_mode & 0o777 if target.exists() else 0o644)
+    return Path(name)
+
+
+def _restore(target: Path, content: bytes | None) -> None:
+    if content is None:
+        target.unlink(missing_ok=True)
+    else:
+        target.write_bytes(content)

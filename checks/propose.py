@@ -75,7 +75,8 @@ def propose(path: Path, hosts: Sequence[HostFacts], web: Web | None) -> Proposal
     packages = {**stack.packages, **followers(today.wheels.packages, stack)}
     dates = {"sglang": stack.sglang.date, "torch": stack.torch.date, stack.kernel.name: stack.kernel.date}
     dates |= published.dates(said) if said else {}
-    lock = make_lock(_wanted(today, stack, hosts, packages)) if said else None
+    # uv would only say of the same index that it cannot be read.
+    lock = make_lock(_wanted(today, stack, hosts, packages)) if said and said.readable else None
     packages = {name: _settled(name, version, lock, today) for name, version in packages.items()}
     return Proposal(
         path=path,
@@ -99,7 +100,8 @@ def _assumed(today: PinsFile, path: Path) -> HostFacts:
 def _solved(today: PinsFile, hosts: Sequence[HostFacts], path: Path) -> Solution:
     found = solve(hosts, _request(today, today.wishes, today.policy))
     if isinstance(found, Refusal):
-        raise Problem(f"{path}: no consistent set:\n{found}")
+        hint = ", or ".join(change.told for change in found.changes)
+        raise Problem(f"{path}: no consistent set", hint, map(str, found.conflicts))
     for conflict in clashes(
         {name: one.version for name, one in today.extras.items()} | found.stack.packages, found.stack.lane
     ):

@@ -30,14 +30,20 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     pages: dict[str, Page]
     runfiles: dict[str, Resolved]
     """By platform."""
+    host: HostFacts
+    """The one whose files are quoted."""
     index: str
     """The index as pins.toml names it; empty for uv's default one."""
 
     @property
     def sure(self) -> bool:
         """Everything that was asked has answered."""
-        read = all(page.verdict == "read" for page in self.pages.values())
-        return read and all(one.finding.ok for one in self.runfiles.values())
+        return self.readable and all(one.finding.ok for one in self.runfiles.values())
+
+    @property
+    def readable(self) -> bool:
+        """The index has a page for every chosen package."""
+        return all(page.verdict == "read" for page in self.pages.values())
 
 
 def ask(stack: Stack, cuda: Cuda, wheels: Wheels, hosts: Sequence[HostFacts], beside: Path, web: Web) -> Published:
@@ -48,7 +54,7 @@ def ask(stack: Stack, cuda: Cuda, wheels: Wheels, hosts: Sequence[HostFacts], be
         pages = pool.submit(read_pages, web, default_index(wheels.index), list(stack.packages))
         runfiles = pool.map(lambda platform: release.resolve(stack.cuda.version, platform, mirrors), platforms)
         found = dict(zip(platforms, runfiles, strict=True))
-        return Published(stack=stack, pages=pages.result(), runfiles=found, index=wheels.index)
+        return Published(stack=stack, pages=pages.result(), runfiles=found, host=hosts[0], index=wheels.index)
 
 
 def require(published: Published, hosts: Sequence[HostFacts]) -> None:
@@ -113,12 +119,19 @@ def dates(published: Published) -> dict[str, str]:
 
 
 def _seen(published: Published, name: str, page: Page) -> Iterator[Evidence]:
-    version = published.stack.packages[name]
-    files = [row for row in page.rows if row.version == version and not row.yanked]
+    version, host = published.stack.packages[name], published.host
+    row = best(page.rows, published.stack.python, host.glibc, host.platform, f"=={version}")
     day = dates(published).get(name, "")
-    says = f"{len(files)} files of {version}" + (f", released {day}" if day else "") if files else page.told
-    # The default index stands for whatever mirror of it a host uses.
-    yield Evidence(source="wheel index", says=says, url=page.url if published.index else "")
+    yield Evidence(
+        source="wheel index",
+        says=row.file + (f", there since {day}" if day else "") if row else page.told,
+        # The default index stands for whatever mirror of it a host uses.
+        url=page.url if published.index else "",
+        status=page.status,
+        size_bytes=row.size_bytes or -1 if row else -1,
+        checksum=f"sha256:{row.sha256}" if row and row.sha256 else "",
+        date=page.at,
+    )
 
 
 def _unknown(part: str, page: Page) -> Iterator[Rejected]:

@@ -72,14 +72,20 @@ def entry(file: str, sha256: str = SHA["a"], **more: Any) -> dict[str, Any]:
     return {"filename": file, "url": f"../../files/{file}", "hashes": {"sha256": sha256} if sha256 else {}, **more}
 
 
+def metadata(name: str, version: str, requires: Sequence[str] = ()) -> str:
+    """The METADATA of a wheel."""
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    return "\n".join([*lines, *(f"Requires-Dist: {one}" for one in requires)]) + "\n"
+
+
 def wheel(name: str, version: str, requires: Sequence[str] = (), tag: str = "py3-none-any") -> tuple[str, bytes]:
     """File name and bytes of a wheel that holds nothing but its metadata."""
     stem = f"{name.replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + "".join(
-        f"Requires-Dist: {one}\n" for one in requires
-    )
-    contents = {f"{info}/METADATA": metadata, f"{info}/WHEEL": f"Wheel-Version: 1.0\nTag: {tag}\n"}
+    contents = {
+        f"{info}/METADATA": metadata(name, version, requires),
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nTag: {tag}\n",
+    }
     raw = io.BytesIO()
     with zipfile.ZipFile(raw, "w") as archive:
         for path, text in contents.items():
