@@ -61,9 +61,10 @@ def label(part: str, value: Any) -> str:
     return f"{name} {getattr(value, 'version', value)}"
 
 
-def _named(hosts: Sequence[HostFacts]) -> str:
+def named(hosts: Sequence[HostFacts], most: int = 3) -> str:
+    """Hosts by name; of many the first ones and how many more."""
     names = [host.name for host in hosts]
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _hosts(
@@ -72,7 +73,7 @@ def _hosts(
     """The hosts that fail, as one name with what they have; one of them to quote."""
     failing = [host for host in hosts if bad(host)]
     if failing:
-        yield f"{say(failing[0])} of {_named(failing)}", failing[0]
+        yield f"{say(failing[0])} of {named(failing)}", failing[0]
 
 
 def _floor(parts: Mapping[str, Any], hosts: Sequence[HostFacts]) -> Iterator[Conflict]:
@@ -102,7 +103,7 @@ def _architecture(parts: Mapping[str, Any], hosts: Sequence[HostFacts]) -> Itera
     toolkit: Toolkit = parts["cuda"]
     for capability, having in _by_capability(hosts):
         row = next((row for row in cuda_facts().architecture if capability in row.capabilities), None)
-        left, right = f"compute capability {capability} of {_named(having)}", label("cuda", toolkit)
+        left, right = f"compute capability {capability} of {named(having)}", label("cuda", toolkit)
         if row is None:
             yield Conflict(left=left, right=right, why="this compute capability is not on record")
         elif toolkit.line < numbers(row.first)[:2] or (row.last and toolkit.line[0] > int(row.last)):
@@ -162,7 +163,7 @@ def _torch_gpu(parts: Mapping[str, Any], hosts: Sequence[HostFacts]) -> Iterator
     for capability, having in _by_capability(hosts):
         if not _torch_runs(torch, capability):
             why = f"it is built for {', '.join(torch.arch) or f'CUDA {torch.cuda}, older than this GPU'}"
-            left = f"compute capability {capability} of {_named(having)}"
+            left = f"compute capability {capability} of {named(having)}"
             yield Conflict(left=left, right=label("torch", torch), why=why, source=torch.source)
 
 
@@ -186,7 +187,7 @@ def _kernel_gpu(parts: Mapping[str, Any], hosts: Sequence[HostFacts]) -> Iterato
         plain = [f"{one[:-1]}.{one[-1]}" for one in kernel.cubins if one.isdigit()]
         if kernel.cubins and exact not in kernel.cubins and not any(_runs(one, capability) for one in plain):
             why = f"it carries code for sm_{', sm_'.join(kernel.cubins)} and no PTX"
-            left = f"compute capability {capability} of {_named(having)}"
+            left = f"compute capability {capability} of {named(having)}"
             yield Conflict(left=left, right=label("kernel", kernel), why=why, source=kernel.source)
 
 

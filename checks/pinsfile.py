@@ -23,16 +23,19 @@ def python_range(minor: str) -> str:
 
 
 def runfiles(stack: Stack, today: PinsFile) -> dict[str, Runfile]:
-    """Platform -> its runfile, for each platform pinned today that the release has one for with a SHA-256."""
-    if stack.cuda.version == today.cuda.version and _as_catalogued(stack, today):
+    """Platform -> its runfile, for each platform pinned today that the release has one for with a SHA-256.
+
+    Sums that are pinned for the right file stay: a mirror may serve its own build, and it is asked for them.
+    """
+    if stack.cuda.version == today.cuda.version and _rightly_named(stack, today):
         return dict(today.cuda.runfile)
     rows = {platform: stack.cuda.files.get(platform) for platform in today.cuda.runfile}
     return {platform: _runfile(row) for platform, row in rows.items() if row and row.sha256 and row.size_bytes}
 
 
-def _as_catalogued(stack: Stack, today: PinsFile) -> bool:
+def _rightly_named(stack: Stack, today: PinsFile) -> bool:
     rows = [(stack.cuda.files.get(platform), pinned) for platform, pinned in today.cuda.runfile.items()]
-    return all(row is None or (row.file, row.sha256) == (pinned.file, pinned.sha256) for row, pinned in rows)
+    return all(row is None or row.file == pinned.file for row, pinned in rows)
 
 
 def _runfile(row: Row) -> Runfile:

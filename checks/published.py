@@ -30,6 +30,8 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     pages: dict[str, Page]
     runfiles: dict[str, Resolved]
     """By platform."""
+    cuda: Cuda
+    """As pinned today."""
     host: HostFacts
     """The one whose files are quoted."""
     index: str
@@ -54,7 +56,9 @@ def ask(stack: Stack, cuda: Cuda, wheels: Wheels, hosts: Sequence[HostFacts], be
         pages = pool.submit(read_pages, web, default_index(wheels.index), list(stack.packages))
         runfiles = pool.map(lambda platform: release.resolve(stack.cuda.version, platform, mirrors), platforms)
         found = dict(zip(platforms, runfiles, strict=True))
-        return Published(stack=stack, pages=pages.result(), runfiles=found, host=hosts[0], index=wheels.index)
+        return Published(
+            stack=stack, cuda=cuda, pages=pages.result(), runfiles=found, host=hosts[0], index=wheels.index
+        )
 
 
 def require(published: Published, hosts: Sequence[HostFacts]) -> None:
@@ -66,32 +70,48 @@ def require(published: Published, hosts: Sequence[HostFacts]) -> None:
             if best(page.rows, python, *place, f"=={version}") is None:
                 raise Problem(f"{name} on {host.name}: {why_none(page.rows, version, python, *place)}")
     for platform, resolved in published.runfiles.items():
-        row = published.stack.cuda.files[platform]
-        if resolved.finding.verdict not in ("published", "unreachable"):
-            raise Problem(f"CUDA {resolved.release}: {resolved.finding.told}", resolved.finding.hint)
-        if resolved.md5 and row.md5 and (resolved.file, resolved.md5) != (row.file, row.md5):
-            text = f"{resolved.sources[0]} has {resolved.file} with md5 {resolved.md5}"
-            raise Problem(f"CUDA {resolved.release}: {text}, the catalogue {row.file} with md5 {row.md5}")
+        _require_runfile(published, platform, resolved)
+
+
+def _require_runfile(published: Published, platform: str, resolved: Resolved) -> None:
+    if resolved.finding.verdict not in ("published", "unreachable"):
+        raise Problem(f"CUDA {resolved.release}: {resolved.finding.told}", resolved.finding.hint)
+    row, pinned = published.stack.cuda.files[platform], published.cuda.runfile.get(platform)
+    ours, whose = (row.md5, "the catalogue") if pinned is None or pinned.file != row.file else (pinned.md5, "pins.toml")
+    if resolved.file and (resolved.file != row.file or (resolved.md5 and ours and resolved.md5 != ours)):
+        said = f"{resolved.sources[0]} has {resolved.file} with md5 {resolved.md5 or 'not told'}"
+        hint = "the file was replaced, or one of the two is wrong: nothing may be installed before that is clear"
+        raise Problem(f"CUDA {resolved.release}: {said}, {whose} {row.file} with md5 {ours}", hint)
 
 
 def notes(published: Published) -> Iterator[str]:
-    """What a person should know of what was read: silence, quirks of the pages, newer releases."""
+    """What a person should know of what was read: silence, quirks of the pages, contradictions."""
     for name, page in published.pages.items():
-        if page.verdict != "read":
-            yield f"index, {name}: {page.verdict}: {page.told}"
-        version = published.stack.packages[name]
-        mine = [row for row in page.rows if row.version == version]
-        for file in sorted({row.file for row in mine} & set(page.disputed)):
-            hashes = ", ".join(one[:12] for one in page.disputed[file])
-            yield f"index, {name}: {file} has rows with different SHA-256 ({hashes} …): only one can be right"
-        if mine and not all(row.sha256 for row in mine):
-            yield f"index, {name}: no hashes for {version}"
-        if len(page.labels) > 1:
-            yield f"index, {name}: one page holds the labels {', '.join(one or 'none' for one in page.labels)}"
-    for resolved in published.runfiles.values():
-        if not resolved.answered:
-            yield f"CUDA {resolved.release}: no mirror could be asked; the name is from {resolved.sources[0]}"
-        yield from (f"CUDA {resolved.release}: {text}" for text in resolved.conflicts)
+        yield from (f"index, {name}: {text}" for text in _quirks(page, published.stack.packages[name]))
+    for platform, resolved in published.runfiles.items():
+        yield from (f"CUDA {resolved.release}: {text}" for text in _doubts(published, platform, resolved))
+
+
+def _quirks(page: Page, version: str) -> Iterator[str]:
+    if page.verdict != "read":
+        yield f"{page.verdict}: {page.told}"
+    mine = [row for row in page.rows if row.version == version]
+    for file in sorted({row.file for row in mine} & set(page.disputed)):
+        hashes = ", ".join(one[:12] for one in page.disputed[file])
+        yield f"{file} has rows with different SHA-256 ({hashes} …): only one can be right"
+    if not all(row.sha256 for row in mine):
+        yield f"no hashes for {version}"
+    if len(page.labels) > 1:
+        yield f"one page holds the labels {', '.join(one or 'none' for one in page.labels)}"
+
+
+def _doubts(published: Published, platform: str, resolved: Resolved) -> Iterator[str]:
+    if not resolved.answered:
+        yield f"no mirror could be asked; the name is from {', '.join(resolved.sources[:1])}"
+    yield from resolved.conflicts
+    row, pinned = published.stack.cuda.files.get(platform), published.cuda.runfile.get(platform)
+    if row and pinned and row.file == pinned.file and row.sha256 not in ("", pinned.sha256):
+        yield f"{pinned.file} is pinned with another SHA-256 than the catalogue's"
 
 
 def with_evidence(published: Published, decision: Decision) -> Decision:

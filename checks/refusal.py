@@ -1,5 +1,6 @@
 """Why no set fits: the pairs that do not go together, and the smallest changes that would help."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
@@ -9,7 +10,7 @@ import msgspec
 from checks.driver import cuda_facts, numbers
 from checks.facts import driver_facts
 from checks.hostfacts import HostFacts
-from checks.pairs import Conflict, label
+from checks.pairs import Conflict, label, named
 from checks.search import Parts, Search
 from checks.wishes import PART_OF, PARTS
 
@@ -23,6 +24,7 @@ HOST_SIDE = {
 }
 """What a host may have to change -> how to say so."""
 MOST_CHANGES = 4
+MOST_HOSTS = 10
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,13 +123,13 @@ def _told(search: Search, name: str, parts: Parts) -> str:
     if table == "policy":
         return f"`{name}`: give it up, for {label(*_kept_out_by(search, name, parts))}"
     objections = _objections(search, name, parts)
-    hosts = [host.name for host in search.hosts if _objections(search, name, parts, host)]
-    return HOST_SIDE[name].format(", ".join(hosts)) + f" (for {objections[0].right})"
+    hosts = [host for host in search.hosts if _objections(search, name, parts, host)]
+    return HOST_SIDE[name].format(named(hosts, MOST_HOSTS)) + f" (for {objections[0].right})"
 
 
 def _told_driver(search: Search, driver: str) -> str:
-    older = [host.name for host in search.hosts if numbers(host.driver) < numbers(driver)]
-    return f"install driver {driver} or newer on {', '.join(older)}"
+    older = [host for host in search.hosts if numbers(host.driver) < numbers(driver)]
+    return f"install driver {driver} or newer on {named(older, MOST_HOSTS)}"
 
 
 def _objections(search: Search, name: str, parts: Parts, host: HostFacts | None = None) -> list[Conflict]:
@@ -146,9 +148,10 @@ def _kept_out_by(search: Search, name: str, parts: Parts) -> tuple[str, Any]:
 
 def _driver_needed(search: Search, loose: frozenset[str]) -> str:
     """The oldest driver on record with which a set fits; empty when none helps."""
-    known = [row.driver for row in cuda_facts().floor] + list(driver_facts().lines)
-    fitting = (one for one in sorted(known, key=numbers) if _with_driver(search, one).first(loose)[0])
-    return next(fitting, "")
+    known = sorted([row.driver for row in cuda_facts().floor] + list(driver_facts().lines), key=numbers)
+    # A newer driver is never worse, so the first that fits is found by halving.
+    at = bisect_left(known, True, key=lambda one: _with_driver(search, one).first(loose)[0] is not None)
+    return known[at] if at < len(known) else ""
 
 
 def _with_driver(search: Search, driver: str) -> Search:
