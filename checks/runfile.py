@@ -49,9 +49,9 @@ def title(host: View, pins: Pins) -> str:
     return f"{runfile.file}, {sized(runfile.size_bytes)}" if runfile else "none pinned for this platform"
 
 
-def url_of(pins: Pins, runfile: Runfile) -> str:
-    """Where the release's runfile is served."""
-    return f"{pins.cuda.mirror}/{lists.file_path(pins.cuda.version, runfile.file)}"
+def url_of(pins: Pins, runfile: Runfile, mirror: str = "") -> str:
+    """Where the release's runfile is served: by the first mirror, or by the one that is named."""
+    return f"{mirror or pins.cuda.mirror}/{lists.file_path(pins.cuda.version, runfile.file)}"
 
 
 def _from_host(spec: HostSpec, pins: Pins) -> str:

@@ -38,11 +38,13 @@ def download(host: View, pins: Pins) -> Command:
     pinned = runfile.pinned_runfile(host, pins)
     assert pinned is not None, "the runfile stage has checked that there is one"
     target = downloaded(host, pins)
-    fetch = ["python3", "./fetch.py", runfile.url_of(pins, pinned), target]
-    fetch += ["--size", str(pinned.size_bytes), "--sha256", pinned.sha256]
+    known = ["--size", str(pinned.size_bytes), "--sha256", pinned.sha256]
+    urls = [runfile.url_of(pins, pinned, mirror) for mirror in (pins.cuda.mirror, *pins.cuda.mirrors)]
+    # The first mirror that serves the pinned file, whole, ends the list.
+    fetches = [shlex.join(["python3", "./fetch.py", url, target, *known]) for url in urls]
     return Command(
         why=f"download {pinned.file}",
-        shell=sh(f"mkdir -p {q(host.spec.base + '/downloads')}", shlex.join(fetch)),
+        shell=sh(f"mkdir -p {q(host.spec.base + '/downloads')}", " || ".join(fetches)),
         undo=f"rm -f {q(target)} {q(target + '.part')}",
         # 1 MB/s is the slowest line that is worth waiting for.
         timeout_s=600 + pinned.size_bytes / 1e6,

@@ -7,13 +7,15 @@ from typing import Any
 from fleet.clock import sized, spoken
 from fleet.grid import Results, hints_of, summary
 from fleet.model import GOOD, Check, Ran, RunRecord, StageResult
+from fleet.report_decisions import decisions_html, decisions_of
+from fleet.report_table import table
 from fleet.report_text import anchor, command, counted, escaped, link, plain, with_code
 from fleet.run import LOG_TAIL_BYTES, Run
 
 LOGS_BUDGET_BYTES = 8 * 1024 * 1024
 FEW_HOSTS = 2
 OPEN = ("failed", "unreachable", "interrupted", "would change", "would run")
-SHOWN_ELSEWHERE = ("arms", "floor", "told")
+SHOWN_ELSEWHERE = ("arms", "floor", "told", "decisions")
 
 
 def badge(status: str) -> str:
@@ -54,18 +56,6 @@ def checks_table(checks: Iterable[Check]) -> str:
     return table(("", "Check", "Want", "Got", "Read from"), rows, "Checks")
 
 
-def table(heads: Iterable[str], rows: list[str], caption: str, kind: str = "") -> str:
-    """A table inside its own scrolling box; empty without rows. `rows` is HTML."""
-    if not rows:
-        return ""
-    head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in heads)
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escaped(caption)}"><table class="{kind}">'
-        f"<caption>{escaped(caption)}</caption><thead><tr>{head}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
-
-
 def log_box(run: Run, host: str, name: str, limit_bytes: int) -> str:
     """The end of a log, folded, with a link to the whole file; empty when there is no log."""
     if not name or "/" in name:
@@ -92,6 +82,7 @@ def _stage(run: Run, result: StageResult, limit: int) -> str:
         reason_html(result),
         checks_table(result.checks),
         _commands(run, result, limit if green else LOG_TAIL_BYTES),
+        decisions_html(decisions_of(result.facts)),
         _facts(result.facts),
         _measured(result),
     )

@@ -7,7 +7,8 @@ from pathlib import Path
 from fleet.clock import spoken
 from fleet.grid import Results, short_reason, simulated_hosts
 from fleet.model import RunRecord, StageResult
-from fleet.report_details import badge, host_details, table
+from fleet.report_details import badge, host_details
+from fleet.report_table import table
 from fleet.report_text import anchor, counted, escaped, link, with_code
 from fleet.report_throughput import throughput_section
 from fleet.report_verdict import Step, next_steps, took, verdict

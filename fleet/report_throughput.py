@@ -2,7 +2,7 @@
 
 from fleet.grid import Results
 from fleet.report_arms import Arm, Throughput, throughput
-from fleet.report_details import table
+from fleet.report_table import table
 from fleet.report_text import escaped
 
 DRAWN_HOSTS = 8

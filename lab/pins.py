@@ -51,7 +51,7 @@ def derived(text: str, url: str, runfile: Runfile, change: Mapping[str, Any]) ->
     platform = toolkit.platform_name()
     size = {"size_bytes": runfile.size_bytes, "md5": runfile.md5, "sha256": runfile.sha256}
     served = {
-        "cuda": {"mirror": f"{url}/cuda", "runfile": {platform: size}},
+        "cuda": {"mirror": f"{url}/cuda", "mirrors": [], "runfile": {platform: size}},
         "wheels": {"index": f"{url}/simple", "lock": "pins.lock"},
     }
     last = tomli.loads(tomlkit.dumps(change).replace("{version}", str(document["cuda"]["version"])))

@@ -12,6 +12,7 @@ from report_samples import ARMS, FLOOR, Page, new_run, rendered, result, two_hos
 from fleet import plot, report_page
 from fleet.model import RunRecord, StageResult
 from fleet.report_arms import throughput
+from fleet.report_decisions import decisions_html, decisions_of
 from fleet.report_throughput import throughput_section
 from fleet.report_verdict import next_steps, verdict
 from fleet.run import Run
@@ -184,3 +185,29 @@ def luminance(colour: str) -> float:
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_decisions_are_shown_and_escaped() -> None:
+    """The chosen, the evidence and the rejected of a decision are in its block; a row that is none is left out."""
+    evidence = {"source": "md5sum.txt", "says": "<b>x</b>", "url": "http://m/md5sum.txt", "status": 200}
+    good = {
+        "subject": "CUDA runfile",
+        "wish": "13.0.2",
+        "candidates": [{"name": "a.run", "evidence": [evidence]}],
+        "chosen": "a.run",
+        "reason": "listed",
+        "rejected": [{"name": "b.run", "reason": "belongs to 13.0.1"}],
+        "conflicts": ["two sums"],
+    }
+    found = decisions_of({"decisions": [good, {"subject": 7}, "x"]})
+    shown = decisions_html(found)
+    assert len(found) == 1
+    for text in ("CUDA runfile", "a.run", "md5sum.txt", "b.run", "belongs to 13.0.1", "two sums", "&lt;b&gt;"):
+        assert text in shown
+    assert "<b>x</b>" not in shown
+
+
+def test_facts_without_decisions_show_none() -> None:
+    """Neither missing nor malformed decisions make a block."""
+    assert decisions_html(decisions_of({})) == ""
+    assert decisions_of({"decisions": "none"}) == []
