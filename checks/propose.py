@@ -20,12 +20,12 @@ from checks.driver import numbers
 from checks.hostfacts import HostFacts, of_assumption, read_probes
 from checks.lock import Locked, Wanted, make_lock, same_requirements, write_together
 from checks.pinsfile import edited, followers, runfiles
+from checks.record import Record, read_record, record_path
 from checks.refusal import Refusal
 from checks.solve import Solution, Stack, solve
 from checks.together import clashes
 from checks.web import Web
 from checks.wishes import Request
-from fleet.decision import Decision
 from fleet.pins import PinsFile, Policy, locked_versions, read_pins_file
 from fleet.problem import Problem
 from fleet.run import find_run
@@ -47,15 +47,6 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     lock: Locked | None
     sure: bool
     """Everything that was asked has answered."""
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision record beside pins.toml."""
-
-    schema: int
-    on: str
-    hosts: list[HostFacts]
-    decisions: list[Decision]
 
 
 def propose(path: Path, hosts: Sequence[HostFacts], web: Web | None) -> Proposal:
@@ -188,24 +179,12 @@ def _heading(found: Proposal) -> str:
 
 
 def _record(found: Proposal) -> dict[Path, str]:
-    path = found.path.with_suffix(".decision.json")
-    record = Record(schema=1, on=_day(), hosts=found.hosts, decisions=found.solution.decisions)
-    try:
-        before = msgspec.json.decode(path.read_bytes(), type=Record)
-    except (OSError, msgspec.MsgspecError):
-        before = None
-    if before is not None and _timeless(before) == _timeless(record):
+    day = datetime.now(timezone.utc).date().isoformat()
+    record = Record(schema=1, on=day, hosts=found.hosts, decisions=found.solution.decisions)
+    before = read_record(found.path)
+    if before is not None and before.timeless == record.timeless:
         return {}
-    return {path: msgspec.json.format(msgspec.json.encode(record), indent=1).decode() + "\n"}
-
-
-def _day() -> str:
-    return datetime.now(timezone.utc).date().isoformat()
-
-
-def _timeless(record: Record) -> list[str]:
-    """What was decided, without when it was asked."""
-    return [f"{one.subject} {one.chosen} {one.reason} {one.rejected}" for one in record.decisions]
+    return {record_path(found.path): msgspec.json.format(msgspec.json.encode(record), indent=1).decode() + "\n"}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -5,7 +5,6 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 import tomlkit
 from index_pages import LOGIN, link, metadata, wheel
@@ -14,6 +13,7 @@ from web_server import Answer, Server, body, serving, status
 from checks import propose
 from checks.catalogue import shipped
 from checks.lock import Wanted, make_lock, write_together
+from checks.record import recorded
 from fleet.pins import read_pins
 from fleet.problem import Problem
 
@@ -117,13 +117,27 @@ def test_write_keeps_comments_and_makes_lock_and_record(pins: Path, server: Serv
     assert [line for line in pins.read_text().splitlines() if line.startswith("#")] == comments
     assert server.url not in got.lock
     assert got.lock.count("==") == got.lock.count("--hash=sha256:") == 7
-    record = msgspec.json.decode((pins.parent / "pins.decision.json").read_bytes(), type=propose.Record)
-    cuda = {one.subject: one for one in record.decisions}
+    cuda = {one.subject: one for one in recorded(got)}
     assert cuda["cuda"].chosen == "CUDA 13.0.2"
     assert "md5sum.txt" in [one.source for one in cuda["CUDA runfile for linux-x86_64"].candidates[0].evidence]
     wheel_index = cuda["torch"].candidates[0].evidence[-1]
     assert (wheel_index.status, wheel_index.url) == (200, f"{server.url}/simple/torch/")
     assert wheel_index.checksum.startswith("sha256:")
+
+
+def test_the_shipped_pins_have_their_record() -> None:
+    """The record beside them is of these very versions, and says why no newer toolkit."""
+    decisions = {one.subject: one for one in recorded(read_pins(ROOT / "pins.toml"))}
+    why = {one.name: one.reason for one in decisions["cuda"].rejected}
+    assert "the driver translates PTX up to CUDA 13.0" in why["CUDA 13.4.2"]
+    assert "known from 1 public source" in why["CUDA 13.0.3"]
+
+
+def test_a_record_of_other_pins_is_none(pins: Path) -> None:
+    """Edited by hand, the pins are no longer what was decided."""
+    run(pins, "--write")
+    change(pins, 'version = "13.0.2"', 'version = "13.0.1"')
+    assert recorded(read_pins(pins)) == []
 
 
 def test_written_once_there_is_nothing_to_write(pins: Path, capsys: pytest.CaptureFixture[str]) -> None:
