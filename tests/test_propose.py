@@ -248,6 +248,31 @@ def test_a_mirror_with_another_file_stops_it(pins: Path, server: Server, capsys:
     assert written(pins) == before
 
 
+def test_an_optional_package_of_another_index(pins: Path, server: Server) -> None:
+    """jit-cache is on no default index: its index is named in the lock, its file is not."""
+    other = index([("flashinfer-jit-cache", "0.7.2+cu130", [])])
+    server.table |= {path.replace("/simple/", "/cu130/"): answer for path, answer in other.items()}
+    extra = f'[extras.flashinfer-jit-cache]\nversion = "0.7.2+cu130"\nindex = "{server.url}/cu130"\n\n[assume]'
+    change(pins, "[assume]", extra)
+    assert run(pins, "--write") == 0
+    lock = read_pins(pins).lock
+    assert f"--extra-index-url {server.url}/cu130\n" in lock
+    assert "flashinfer-jit-cache==0.7.2+cu130" in lock
+    assert ".whl" not in lock
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [("0.7.1+cu130", "must be the same release"), ("0.7.2+cu129", "must be one of CUDA 13")]
+)
+def test_an_optional_package_that_does_not_fit(
+    pins: Path, capsys: pytest.CaptureFixture[str], version: str, said: str
+) -> None:
+    """FlashInfer itself would let both pass."""
+    change(pins, "[assume]", f'[extras.flashinfer-jit-cache]\nversion = "{version}"\nindex = "x"\n\n[assume]')
+    assert run(pins, "--offline") == 1
+    assert said in capsys.readouterr().err
+
+
 def wanted(server: Server, **packages: str) -> Wanted:
     """What a lock is asked for."""
     return Wanted(
