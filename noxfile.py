@@ -6,6 +6,7 @@ Options go after `--`: nox -s upgrade -- --on gpu-01,canary --only toolkit --fro
 import logging
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
@@ -47,15 +48,15 @@ def targets(session: nox.Session) -> list[str]:
     session.log(
         "no hosts.toml: using the built-in lab host (SIMULATED); hosts.example.toml shows how to name real ones"
     )
-    session.run(PYTHON, "-m", "lab", "up", silent=True)
+    session.run(PYTHON, "-m", "lab", "up", "--keep", silent=True)
     return ["--hosts=.lab/hosts.toml", "--pins=.lab/pins.toml"]
 
 
-def stages(session: nox.Session, mode: str, *extra: str) -> None:
+def stages(session: nox.Session, mode: str, *extra: str, success_codes: Sequence[int] = (0,)) -> None:
     """Runs the stages in one mode. After a Ctrl-C there is time to write the report."""
     prepare(session)
     command = [*STAGES, f"--mode={mode}", *targets(session), *extra, *session.posargs]
-    session.run(*command, interrupt_timeout=60)
+    session.run(*command, interrupt_timeout=60, success_codes=success_codes)
 
 
 @nox.session
@@ -80,7 +81,8 @@ def validate(session: nox.Session) -> None:
 def rollback(session: nox.Session) -> None:
     """Put the former stack in use again, then validate it."""
     stages(session, "rollback")
-    stages(session, "validate")
+    # The way back is taken; what validation finds is shown, and is `make validate`'s to fail on.
+    stages(session, "validate", success_codes=[0, 1])
 
 
 @nox.session

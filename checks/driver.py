@@ -1,5 +1,6 @@
 """Asks for the GPUs, the loaded and the installed driver, and who holds the GPUs."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -22,6 +23,8 @@ READS: Mapping[str, str] = {
     "driver.loaded": 'cat "$ROOT/proc/driver/nvidia/version"',
     "driver.installed": "modinfo -F version nvidia 2>/dev/null || /sbin/modinfo -F version nvidia",
 }
+# One of several GPUs that is gone has a line of words among the rows of the others.
+_LOST = re.compile(r"unable to determine the device handle|is lost|unknown error", re.IGNORECASE)
 DATA = Path(__file__).parent / "data" / "cuda.toml"
 
 
@@ -87,8 +90,8 @@ def parse_loaded(text: str) -> tuple[str, bool]:
 
 def numbers(version: str) -> tuple[int, ...]:
     """A dotted version for comparing: 580.95.05 -> (580, 95, 5); anything else -> ()."""
-    parts = version.split(".")
-    return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else ()
+    dotted = re.fullmatch(r"\d{1,9}(\.\d{1,9})*", version, re.ASCII)
+    return tuple(map(int, version.split("."))) if dotted else ()
 
 
 def gpus(host: View) -> list[Gpu]:
@@ -109,7 +112,7 @@ def checks(host: View, cuda: str, gpus_needed: bool) -> Iterator[Check]:
     yield _visible(host, found)
     loaded, is_open = parse_loaded(host.read("driver.loaded").out)
     yield _floor(cuda, loaded or (found[0].driver if found else ""))
-    yield from _architectures(cuda, found, is_open, bool(loaded))
+    yield from _architectures(host, cuda, found, is_open)
     yield from _installed(host, loaded)
     yield _free(host, gpus_needed)
 
@@ -117,20 +120,23 @@ def checks(host: View, cuda: str, gpus_needed: bool) -> Iterator[Check]:
 def _visible(host: View, found: list[Gpu]) -> Check:
     answer = host.read("driver.gpus")
     want = host.spec.gpus
-    said = "" if found else f" ({_first_line(answer.out)})"
-    hint = "" if found else "nvidia-smi must work first: `sudo dmesg | grep -i nvrm` tells why it does not"
-    if found and len(found) != want:
+    lost = [line for line in answer.out.splitlines() if _LOST.search(line)]
+    said = f" ({_first_line(answer.out if not found else lost[0])})" if lost or not found else ""
+    ok = (len(found) == want if want else bool(found)) and not lost
+    hint = "" if ok else "nvidia-smi must work first: `sudo dmesg | grep -i nvrm` tells why it does not"
+    if found and not ok:
         hint = "a GPU may be off the bus (`sudo dmesg | grep -i xid`); or correct `gpus` in hosts.toml"
-    ok = len(found) == want if want else bool(found)
     wanted = f"{want} visible" if want else "at least 1 visible"
     return Check(name="GPUs", want=wanted, got=f"{len(found)} visible{said}", ok=ok, hint=hint, read=answer.command)
 
 
 def _floor(cuda: str, loaded: str) -> Check:
-    major = int(cuda.split(".", maxsplit=1)[0])
-    floor = next((row.driver for row in cuda_facts().floor if row.cuda_major == major), "")
+    major = numbers(cuda)[:1]
+    floor = next((row.driver for row in cuda_facts().floor if (row.cuda_major,) == major), "")
     known = bool(floor) and bool(numbers(loaded))
     hint = "" if known else "the driver's version could not be read"
+    if not floor:
+        hint = "this CUDA release is not in checks/data/cuda.toml"
     ok = numbers(loaded) >= numbers(floor) if known else None
     if ok is False:
         hint = f"install a driver of branch {floor.split('.')[0]} or newer and restart, then `nox -s driver`"
@@ -138,10 +144,12 @@ def _floor(cuda: str, loaded: str) -> Check:
     return Check(name="loaded driver", want=want, got=loaded or "none", ok=ok, hint=hint, read=READS["driver.loaded"])
 
 
-def _architectures(cuda: str, found: list[Gpu], is_open: bool, loaded: bool) -> Iterator[Check]:
+def _architectures(host: View, cuda: str, found: list[Gpu], is_open: bool) -> Iterator[Check]:
+    loaded, _ = parse_loaded(host.read("driver.loaded").out)
     for capability in sorted({gpu.capability for gpu in found}):
         row = next((row for row in cuda_facts().architecture if capability in row.capabilities), None)
         yield _architecture(cuda, capability, row)
+        yield from _expected(host, capability)
         if row is not None and row.open_modules and loaded:
             yield Check(
                 name="kernel modules",
@@ -152,10 +160,17 @@ def _architectures(cuda: str, found: list[Gpu], is_open: bool, loaded: bool) -> 
             )
 
 
+def _expected(host: View, capability: str) -> Iterator[Check]:
+    want = host.spec.compute_capability
+    if want:
+        hint = "" if capability == want else "another GPU than hosts.toml says: correct `compute_capability` there"
+        yield Check(name="compute capability", want=want, got=capability, ok=capability == want, hint=hint)
+
+
 def _architecture(cuda: str, capability: str, row: Architecture | None) -> Check:
     want = f"compiled for by CUDA {cuda}"
-    if row is None:
-        hint = "this compute capability is not in checks/data/cuda.toml"
+    if row is None or not numbers(cuda):
+        hint = f"this {'compute capability' if row is None else 'CUDA release'} is not in checks/data/cuda.toml"
         return Check(name=f"compute capability {capability}", want=want, got="not known", ok=None, hint=hint)
     new_enough = numbers(cuda)[:2] >= numbers(row.first)[:2]
     not_dropped = not row.last or numbers(cuda)[0] <= int(row.last)
@@ -186,11 +201,13 @@ def holders(host: View) -> list[str]:
 
 def _free(host: View, gpus_needed: bool) -> Check:
     answer, held = host.read("driver.holders"), holders(host)
-    got = "; ".join(held[:8]) or "none"
+    got = "; ".join(held[:8]) or ("none" if answer.ok else f"unknown ({_first_line(answer.out)})")
     if not gpus_needed:
         return Check(name="GPUs free", want="not needed by these stages", got=got, ok=True, read=answer.command)
-    hint = "stop what holds them (nothing is stopped unasked), or leave out kernels and eagle3 with --only"
     ok = not held if answer.ok else None
+    hint = "stop what holds them (nothing is stopped unasked), or leave out kernels and eagle3 with --only"
+    if ok is None:
+        hint = "nvidia-smi must answer first"
     return Check(
         name="GPUs free", want="no process on them", got=got, ok=ok, hint="" if ok else hint, read=answer.command
     )

@@ -57,7 +57,7 @@ def _blocks(text: str) -> tuple[list[str], str]:
     """The header blocks at the start, and what follows them."""
     blocks = []
     # curl's own words about an attempt that failed may stand before the next one's headers.
-    while found := re.match(r"(?:(?:curl|Warning): .*\n)*(HTTP/[\d.]+ \d{3}.*(?:\n.+)*)(?:\n\n|\n?\Z)", text):
+    while found := re.match(r"(?:(?:curl|Warning): .*\n)*(HTTP/[\d.]+ \d{3}(?!\S).*(?:\n.+)*)(?:\n\n|\n?\Z)", text):
         blocks.append(found[1])
         text = text[found.end() :]
     return blocks, text

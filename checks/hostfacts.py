@@ -8,7 +8,7 @@ import msgspec
 
 from checks.catalogue import PLATFORMS
 from checks.driver import parse_gpus, parse_loaded
-from fleet.pins import Assume
+from fleet.choice import Assume
 from fleet.probe import reading
 from fleet.problem import Problem
 

@@ -18,7 +18,8 @@ from packaging.version import InvalidVersion, Version
 
 from checks.indexes import ARCHITECTURES
 from checks.together import clashes
-from fleet.pins import Extra, Override, locked_versions
+from fleet.choice import Extra, Override
+from fleet.pins import locked_versions
 from fleet.problem import Problem
 
 TIMEOUT_S = 600

@@ -40,10 +40,10 @@ def inputs(host: View, wanted: Measurement) -> str:
     return digest_of([wanted.text, wanted.settings, claims, host.machine, loaded, uuids])
 
 
-def missing(host: View, wanted: Iterable[Measurement]) -> Iterator[Command]:
+def missing(host: View, wanted: Iterable[Measurement], stage: str) -> Iterator[Command]:
     """The measurements that no equal inputs have a result for; none while others hold the GPUs."""
     if not driver.holders(host):
-        yield from (command(host, one) for one in wanted if result(host, one) is None)
+        yield from (command(host, one) for one in wanted if result(host, one, stage) is None)
 
 
 def unmeasured(host: View, name: str, stage: str) -> Check:
@@ -54,9 +54,9 @@ def unmeasured(host: View, name: str, stage: str) -> Check:
     return Check(name=name, want="measured", got=got, ok=None, hint=hint)
 
 
-def result(host: View, wanted: Measurement) -> Measured | None:
-    """The result from equal inputs, of this run or an earlier one."""
-    return host.measured(wanted.name, inputs(host, wanted))
+def result(host: View, wanted: Measurement, stage: str) -> Measured | None:
+    """The result from equal inputs that the named stage recorded, in this run or an earlier one."""
+    return host.measured(wanted.name, inputs(host, wanted), stage)
 
 
 def command(host: View, wanted: Measurement) -> Command:
@@ -65,7 +65,7 @@ def command(host: View, wanted: Measurement) -> Command:
     return Command(
         why=wanted.why,
         shell=sh(
-            *environment(wanted.stack, host),
+            *environment(wanted.stack),
             # A measurement leaves nothing behind in the venv it measures.
             "export PYTHONDONTWRITEBYTECODE=1",
             f"exec {q(python)} ./{wanted.script} {q(json.dumps(wanted.settings, sort_keys=True))}",

@@ -26,7 +26,8 @@ from checks.solve import Solution, Stack, solve
 from checks.together import clashes
 from checks.web import Web
 from checks.wishes import Request
-from fleet.pins import PinsFile, Policy, locked_versions, read_pins_file
+from fleet.choice import Policy
+from fleet.pins import PinsFile, locked_versions, read_pins_file
 from fleet.problem import Problem
 from fleet.run import find_run
 

@@ -59,12 +59,24 @@ def _from_host(spec: HostSpec, pins: Pins) -> str:
     return from_host.script({name: url_of(pins, runfile) for name, runfile in pins.cuda.runfile.items()})
 
 
+def _may_change(spec: HostSpec, pins: Pins) -> str:
+    del pins
+    if spec.sudo:
+        return "sudo -n true"
+    return (
+        'p=$BASE; while [ ! -d "$p" ]; do p=$(dirname "$p"); done\n'
+        '[ -w "$p" ] || { echo "$p is not writable"; exit 1; }'
+    )
+
+
 READS: Mapping[str, Any] = {
     "runfile.from_host": _from_host,
     # A path that does not exist yet lies on the file system of its nearest ancestor that does.
     "runfile.space": 'for p in "$TMP" "$BASE"; do while [ ! -d "$p" ]; do p=$(dirname "$p"); done; '
     'df -Pk "$p" | tail -n 1; df -Pi "$p" | tail -n 1; done',
     "runfile.tmp_options": 'findmnt -no OPTIONS -T "$TMP"',
+    # As the jobs of a run will try it: under sudo, or by writing beside the stacks.
+    "runfile.may_change": _may_change,
     "runfile.installed": 'ls "$STACK"/cuda-*/.complete',
 }
 
@@ -226,6 +238,18 @@ def room(host: View, pins: Pins) -> Iterator[Check]:
         )
 
 
+def permission(host: View) -> Iterator[Check]:
+    """Whether the jobs of a run may change the host; a plan does without."""
+    if host.mode != "apply":
+        return
+    answer = host.read("runfile.may_change")
+    want = "`sudo -n` without a password" if host.spec.sudo else f"the login user may write {host.spec.base}"
+    said = answer.out.strip().splitlines()
+    hint = "give the login user that right; or set `sudo` and `base` in hosts.toml to what it has"
+    got = "yes" if answer.ok else (said[-1][:200] if said else f"exit {answer.rc}")
+    yield Check(name="may change the host", want=want, got=got, ok=answer.ok, hint="" if answer.ok else hint)
+
+
 class Space(NamedTuple):
     """Free bytes and inodes of a file system; -1 when unknown (some file systems count no inodes)."""
 
@@ -235,12 +259,19 @@ class Space(NamedTuple):
 
 def parse_space(text: str) -> tuple[Space, Space]:
     """The four df lines of the space read: bytes and inodes for tmp, then for base."""
-    numbers = [re.findall(r"\s(\d+|-)(?=\s)", line) for line in text.splitlines()]
-    free = [int(row[2]) if len(row) >= 3 and row[2] != "-" else -1 for row in numbers]
-    free += [-1] * (4 - len(free))
-    return Space(free[0] * 1024 if free[0] >= 0 else -1, free[1]), Space(
-        free[2] * 1024 if free[2] >= 0 else -1, free[3]
-    )
+    rows = [found for found in map(_DF.match, text.splitlines()) if found]
+    # With a line missing, nobody knows which.
+    free = [_free(row[1], row[2]) for row in rows] if len(rows) == 4 else [-1] * 4
+    tmp, base = (Space(kib * 1024 if kib >= 0 else -1, inodes) for kib, inodes in (free[:2], free[2:]))
+    return tmp, base
+
+
+# Name of the device (blanks and all), then size, used, free, share used, place. btrfs counts no inodes: 0 of 0.
+_DF = re.compile(r".*?\s(\d{1,18}|-)\s+(?:-?\d{1,18}|-)\s+(-?\d{1,18}|-)\s+(?:\d{1,9}%|-)\s+/", re.ASCII)
+
+
+def _free(size: str, free: str) -> int:
+    return -1 if size in ("0", "-") or free == "-" else max(0, int(free))
 
 
 def _space(name: str, wanted: int, space: Space, hint: str) -> Check:

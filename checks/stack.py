@@ -40,7 +40,9 @@ READS: Mapping[str, Any] = {
     "stack.former": 'readlink "$BASE/former"',
     "stack.former_json": 'cat "$BASE/former/stack.json"',
     "stack.pinned_json": 'cat "$STACK/stack.json"',
-    "stack.exists": 'test -d "$STACK"',
+    # A part without its mark of completeness is what a killed job left; one that is still at work is left alone.
+    "stack.halves": 'for d in "$STACK"/cuda-* "$STACK"/venv; do\n'
+    '  if [ -d "$d" ] && [ ! -f "$d/.complete" ]; then echo "$d"; fi; done',
     "stack.told": _told,
     # The interpreter of a running server is the first word of its command line.
     "stack.server": "python=\n"
@@ -128,11 +130,12 @@ def as_pins(stack: Stack, pins: Pins) -> Pins:
 
 
 def parse_recorded(text: str) -> Stack | None:
-    """A stack.json; None when it is not one."""
+    """A stack.json; None when it is not one. A name is that of a folder beside the others, and leads nowhere else."""
     try:
-        return msgspec.json.decode(text.encode("utf-8", "replace"), type=Stack)
-    except msgspec.MsgspecError:
+        found = msgspec.json.decode(text.encode("utf-8", "replace"), type=Stack)
+    except (msgspec.MsgspecError, RecursionError):
         return None
+    return found if re.fullmatch(r"[A-Za-z0-9][\w.-]*", found.name, re.ASCII) else None
 
 
 def parse_described(text: str) -> Stack | None:
@@ -157,7 +160,7 @@ def _after(text: str, word: str) -> str:
 
 def parse_version_json(text: str) -> str:
     """The release in a toolkit's version.json; empty when there is none."""
-    found = re.search(r'"cuda"\s*:\s*\{[^}]*"version"\s*:\s*"([^"]+)"', text)
+    found = re.search(r'"cuda"\s*:\s*\{[^}]*"version"\s*:\s*"(\d+(?:\.\d+)*)"', text, re.ASCII)
     return found[1] if found else ""
 
 
@@ -167,7 +170,7 @@ def parse_distributions(text: str) -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in found}
 
 
-def environment(stack: Stack, host: View) -> list[str]:
+def environment(stack: Stack) -> list[str]:
     """Shell lines that put a stack first: what env.sh says, and what its measurements run under."""
     lines = []
     if stack.cuda_dir:
@@ -176,7 +179,8 @@ def environment(stack: Stack, host: View) -> list[str]:
         lines.append(f'export PATH={shlex.quote(stack.python.rpartition("/")[0])}:"$PATH"')
     if stack.kind == "pinned":
         # FlashInfer's cache is keyed by its version and the GPU, not by CUDA: kernels of the old stack would be reused.
-        lines.append(f"export FLASHINFER_WORKSPACE_BASE={shlex.quote(f'{host.spec.base}/stacks/{stack.name}')}")
+        # In the user's cache: the stack's own folder may belong to root.
+        lines.append(f'export FLASHINFER_WORKSPACE_BASE="${{XDG_CACHE_HOME:-$HOME/.cache}}/fleet/{stack.name}"')
     return lines
 
 

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
-from checks import stack
+from checks import proof, stack
 from checks.stack import Stack
-from fleet.model import Check, Command, Irreversible
+from fleet import job
+from fleet.model import Check, Command, Irreversible, Refused
 from fleet.pins import Pins
 from fleet.view import View
 from fleet.work import q, sh
@@ -27,7 +28,7 @@ def _described(host: View, one: Stack, why: str) -> Command:
     """Writes stack.json and env.sh of a stack; they are written last, so a stack that has them is whole."""
     home = _home(host, one.name)
     text = msgspec.json.format(msgspec.json.encode(one), indent=1).decode()
-    lines = "\n".join([f"# {one.title}", *stack.environment(one, host)])
+    lines = "\n".join([f"# {one.title}", *stack.environment(one)])
     return Command(
         why=why,
         shell=sh(
@@ -48,6 +49,8 @@ def adopted(found: Stack) -> Stack:
 def forward(host: View, pins: Pins) -> Iterator[Command]:
     """What is missing until the pinned stack is in use."""
     pinned, current = stack.pinned(host, pins), stack.in_use(host)
+    if current is None or current.name != pins.stack:
+        proof.require(host, pins)
     if stack.parse_recorded(host.read("stack.pinned_json").out) != pinned:
         yield _described(host, pinned, "describe the new stack")
     if host.read("stack.current").ok and current is not None and current.name == pins.stack:
@@ -100,13 +103,21 @@ def back(host: View, pins: Pins) -> Iterator[Command]:
             shell=sh(_rename(host, "current", former.name), f"rm -f {q(host.spec.base + '/former')}"),
             undo=sh(_rename(host, "former", former.name), _rename(host, "current", pins.stack)),
         )
-    whole = stack.parse_recorded(host.read("stack.pinned_json").out) is not None
-    if not switched and not whole and host.read("stack.exists").ok:
+    _require_rest(host)
+    for half in host.read("stack.halves").out.splitlines():
         yield Command(
-            why="remove the pinned stack, which was never finished",
-            shell=f"rm -rf {q(_home(host, pins.stack))}",
+            why=f"remove what was never finished: {half.rpartition('/')[2]}",
+            shell=f"rm -rf {q(half)}",
             undo=Irreversible(reason="`nox -s upgrade` builds it again"),
         )
+
+
+def _require_rest(host: View) -> None:
+    """Raises Refused while a job is at work: what it makes must not be taken away under it."""
+    for one in job.parse_listing(host.read("host.jobs").out):
+        if one.state == "running":
+            hint = f"wait for it, or follow it with `nox -s upgrade -- --run {one.run}`"
+            raise Refused(f"a job is still at work on the host: {one.key} of run {one.run}", hint)
 
 
 def is_back(host: View, pins: Pins) -> Iterator[Check]:

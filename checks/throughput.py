@@ -14,6 +14,7 @@ from fleet.model import Check, Measured
 from fleet.pins import Pins
 from fleet.view import View
 
+STAGE = "eagle3"
 PROMPTS = Path(__file__).parent / "data" / "prompts.json"
 
 
@@ -43,7 +44,7 @@ def sides(host: View, pins: Pins) -> list[Side]:
 def _measurement(side: Side, arm: str, pins: Pins) -> Measurement:
     cuda_home = side.stack.cuda_dir or None
     return Measurement(
-        name=f"{side.place}, {arm} EAGLE-3",
+        name=f"CUDA {side.stack.cuda_version or '?'} of {side.stack.python}, {arm} EAGLE-3",
         why=f"measure CUDA {side.stack.cuda_version or '?'} {arm} EAGLE-3",
         script="eagle3.py",
         settings=eagle3.settings(pins, arm, prompts(), cuda_home),
@@ -68,7 +69,7 @@ def judged(host: View, pins: Pins) -> Iterator[Check]:
     for side in found:
         without, with_ = results[side.place, "without"], results[side.place, "with"]
         if without is None or with_ is None:
-            yield measured.unmeasured(host, f"EAGLE-3, {side.place}", "eagle3")
+            yield measured.unmeasured(host, f"EAGLE-3, {side.place}", STAGE)
         elif side.place == "new":
             yield from eagle3.arm_checks("without", without.result, pins)
             yield from eagle3.arm_checks("with", with_.result, pins)
@@ -76,11 +77,11 @@ def judged(host: View, pins: Pins) -> Iterator[Check]:
             host.facts["told"] = _told(without, with_)
         else:
             yield from _shown(side, without, with_)
-            host.facts.setdefault("told", _told(without, with_))
+            host.facts.setdefault("told", f"shown, not judged: {_told(without, with_)}")
 
 
 def _result(host: View, side: Side, arm: str, pins: Pins) -> Measured | None:
-    return measured.result(host, _measurement(side, arm, pins))
+    return measured.result(host, _measurement(side, arm, pins), STAGE)
 
 
 def _shown(side: Side, without: Measured, with_: Measured) -> Iterator[Check]:

@@ -1,5 +1,6 @@
 """Asks whether a CUDA toolkit is complete and works: version.json, nvcc, a kernel compiled for the host's GPUs."""
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -123,13 +124,13 @@ _KNOWN: list[tuple[int | None, str, str, str]] = [
 
 def compiles(stack: Stack, capability: str) -> str:
     """A command that compiles a kernel for one compute capability and prints the size of what came out."""
-    arch = "sm_" + capability.replace(".", "")
+    arch = q("-arch=sm_" + capability.replace(".", ""))
     nvcc = q(f"{stack.cuda_dir}/bin/nvcc")
     script = sh(
         "d=$(mktemp -d)",
         "trap 'rm -rf \"$d\"' EXIT",
         f"printf '%s\\n' {q(KERNEL)} > \"$d/probe.cu\"",
-        f'timeout 60 {nvcc} -arch={arch} -cubin -o "$d/probe.cubin" "$d/probe.cu"',
+        f'timeout 60 {nvcc} {arch} -cubin -o "$d/probe.cubin" "$d/probe.cu"',
         'wc -c < "$d/probe.cubin"',
     )
     return shlex.join(["sh", "-c", script])
@@ -155,7 +156,7 @@ def works(host: View, stack: Stack) -> Iterator[Check]:
     for capability in capabilities:
         answer = host.ask(compiles(stack, capability), timeout_s=90)
         made = answer.out.strip()
-        good = answer.ok and made.isdigit() and int(made) > 0
+        good = answer.ok and re.fullmatch(r"0*[1-9][0-9]*", made) is not None
         last = (answer.err.strip() or answer.out.strip() or f"exit {answer.rc}").splitlines()[-1]
         yield Check(
             name=f"nvcc compiles for sm_{capability.replace('.', '')}",

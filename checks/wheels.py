@@ -1,7 +1,6 @@
 """Asks what is installed in a stack's venv, and whether every file of it is as its wheel's RECORD says."""
 
 import hashlib
-import json
 import platform
 import re
 import secrets
@@ -12,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import uv
 from packaging.specifiers import SpecifierSet
 
@@ -146,6 +146,16 @@ def make_venv(host: View, pins: Pins, stack: Stack, tool: str) -> Command:
     )
 
 
+class Installed(msgspec.Struct, frozen=True):
+    """What checks/remote/wheels.py prints."""
+
+    packages: dict[str, str]
+    files: int
+    wrong: list[str]
+    wrong_count: int
+    leftovers: list[str]
+
+
 def listed(host: View, stack: Stack) -> dict[str, Any]:
     """What the venv holds, as checks/remote/wheels.py prints it; `error` instead when it could not be asked."""
     script = SCRIPT.read_text("utf-8")
@@ -153,13 +163,10 @@ def listed(host: View, stack: Stack) -> dict[str, Any]:
     sizes = " --sizes-only" if host.mode == "plan" else ""
     answer = host.ask(f"{q(stack.python)} -B -I -c {q(script)}{sizes}", timeout_s=900)
     try:
-        found = json.loads(answer.out)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not isinstance(found.get("packages"), dict):
+        return msgspec.structs.asdict(msgspec.json.decode(answer.out, type=Installed))
+    except (msgspec.MsgspecError, RecursionError):
         said = (answer.err.strip() or answer.out.strip() or f"exit {answer.rc}").splitlines()[-1]
         return {"error": said[:200]}
-    return found
 
 
 def installed(host: View, stack: Stack) -> Iterator[Check]:

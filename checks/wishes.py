@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from checks.catalogue import Catalogue, shipped
 from checks.facts import driver_facts, kernel_of, kernel_rows, sglang_rows, torch_of, torch_rows
 from checks.pairs import Toolkit
-from fleet.pins import Override, Policy
+from fleet.choice import Override, Policy
 from fleet.problem import Problem, did_you_mean
 
 PARTS = ("sglang", "torch", "kernel", "flashinfer", "python", "cuda")

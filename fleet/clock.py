@@ -10,7 +10,7 @@ def now() -> str:
 
 def spoken(seconds: float) -> str:
     """A duration for people: `0.4 s`, `34 s`, `2 min 14 s`, `1 h 3 min`."""
-    if seconds < 10:
+    if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:
@@ -24,9 +24,10 @@ def spoken(seconds: float) -> str:
 
 def sized(size_bytes: float) -> str:
     """A size for people, in powers of 1000 as vendors write them: `4.33 GB`."""
-    value = float(size_bytes)
-    for unit in ("B", "kB", "MB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.2f} GB"
+    if size_bytes < 1000:
+        return f"{size_bytes:.0f} B"
+    for unit, value in (("kB", size_bytes / 1e3), ("MB", size_bytes / 1e6)):
+        # What would be written 1000.0 belongs to the next unit.
+        if value < 999.95:
+            return f"{value:.1f} {unit}"
+    return f"{size_bytes / 1e9:.2f} GB"

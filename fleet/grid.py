@@ -165,7 +165,9 @@ def _check(check: Check, reason: str, width: int) -> list[str]:
     # A stage's reason is often its first wrong check: once is enough.
     told = reason.startswith(f"{check.name}: want {check.want}")
     lines = [] if told else wrapped(text, width, "    ", "  ")
-    return lines + (wrapped(f"read: {one_line(check.read)}", width, "    ", "  ") if check.read else [])
+    # A script of ours is no place to look: what it read is in the record.
+    shown = check.read and not check.read.startswith("checks/remote/")
+    return lines + (wrapped(f"read: {one_line(check.read)}", width, "    ", "  ") if shown else [])
 
 
 def short_reason(result: StageResult) -> str:

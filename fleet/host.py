@@ -63,6 +63,11 @@ class _Prompt(fabric.runners.Remote):  # type: ignore[misc]
     # 1,000 bytes a read make 20 MB of output take 45 s.
     read_chunk_size = 65536
 
+    def start(self, command: str, shell: str, env: Any, timeout: float | None = None) -> None:
+        super().start(command, shell, env, timeout)
+        # Without the end of input, a tool that asks a question waits until its time is over.
+        self.channel.shutdown_write()
+
     def wait(self) -> None:
         # Wakes at the exit status itself; the stock loop polls every 10 ms, for the length of the command.
         while not (self.process_is_finished or self.has_dead_threads):
@@ -181,7 +186,18 @@ class SshHost:
 
 def _run(connection: fabric.Connection, command: str) -> Any:
     # latin-1 keeps every byte; the caller knows what they mean.
-    return connection.run(command, hide=True, warn=True, in_stream=False, pty=False, encoding="latin-1")
+    result = connection.run(command, hide=True, warn=True, in_stream=False, pty=False, encoding="latin-1")
+    if result.exited == -1 and _is_gone(connection):
+        raise EOFError("closed by the host")
+    return result
+
+
+def _is_gone(connection: fabric.Connection) -> bool:
+    """A command without an exit status died of a signal, or its connection did; paramiko tells the latter late."""
+    transport = connection.client.get_transport()
+    if transport is not None:
+        transport.join(0.3)
+    return transport is None or not transport.is_active()
 
 
 def _put(connection: fabric.Connection, local: Path, remote: str) -> Any:
@@ -195,6 +211,8 @@ def _connection(spec: HostSpec, accept_new: bool) -> fabric.Connection:
         # Opening a channel waits an hour by default.
         "channel_timeout": CONNECT_TIMEOUT_S,
     }
+    if spec.key and not Path(spec.key).expanduser().is_file():
+        raise Unreachable(f"no key file {spec.key}", f"correct `key` of {spec.name} in hosts.toml")
     if spec.key:
         kwargs.update(key_filename=[str(Path(spec.key).expanduser())], look_for_keys=False, allow_agent=False)
     connection = fabric.Connection(

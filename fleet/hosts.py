@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from fleet.config import convert, read_toml
-from fleet.pins import Settings
+from fleet.config import Settings, convert, read_toml
 from fleet.problem import Problem, did_you_mean
 
 
@@ -43,6 +42,8 @@ class HostSpec(Settings, frozen=True, kw_only=True):
     python: str = ""
     """The interpreter that carries the venv; empty: the newest fitting python3 on the host."""
     in_use: InUse = InUse()
+    simulated: bool = False
+    """Written by the lab: the host is SIMULATED, also when it cannot be asked."""
 
 
 class HostsFile(Settings, frozen=True, kw_only=True):

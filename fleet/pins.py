@@ -4,18 +4,17 @@ import hashlib
 import math
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
 
-from fleet.config import convert, read_toml
-from fleet.problem import Problem
+from fleet.choice import Assume, Extra, Override, Policy, require_choice, require_version
+from fleet.config import Settings, convert, read_toml
+from fleet.problem import Problem, did_you_mean
 
-
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What all tables of pins.toml and hosts.toml share: immutable, no key that we do not know."""
+GATES = ("kernels", "eagle3")
+"""The stages that measure a stack."""
 
 
 class Runfile(Settings, frozen=True, kw_only=True):
@@ -49,46 +48,6 @@ class Wheels(Settings, frozen=True, kw_only=True):
     lock: str
     disk_bytes: int = 0
     packages: dict[str, str]
-
-
-class Assume(Settings, frozen=True, kw_only=True):
-    """The host that the pins are solved for when no probe record is given."""
-
-    platform: str = "linux-x86_64"
-    driver: str
-    capabilities: list[str]
-    open_modules: bool = True
-    glibc: str
-    pythons: list[str]
-
-
-class Policy(Settings, frozen=True, kw_only=True):
-    """How `nox -s pins` chooses among what fits.
-
-    `newest` takes the newest consistent set, `line` the newest one in today's release lines.
-    """
-
-    prefer: Literal["newest", "line"] = "newest"
-    hold_days: int = 0
-    """A release is taken only when it has been out for so many days."""
-    exclude: list[str] = []
-    """Requirements that are never chosen, such as `sglang==0.5.22`; `cuda` stands for the toolkit."""
-    checksum_sources: int = 2
-    """How many independent public sources must give a runfile's SHA-256 (the publisher gives MD5 only)."""
-
-
-class Override(Settings, frozen=True, kw_only=True):
-    """A version that goes against what sglang's own metadata pins, and why."""
-
-    version: str
-    reason: str
-
-
-class Extra(Settings, frozen=True, kw_only=True):
-    """A package that lives outside the default index, and where."""
-
-    version: str
-    index: str
 
 
 class Tolerance(Settings, frozen=True, kw_only=True):
@@ -130,6 +89,12 @@ class Eagle3(Settings, frozen=True, kw_only=True):
     min_acceptance_length: float = 1.6
 
 
+class Switch(Settings, frozen=True, kw_only=True):
+    """Which measuring stages must be green for a stack before it is put in use."""
+
+    require: list[str] = msgspec.field(default_factory=lambda: list(GATES))
+
+
 class PinsFile(Settings, frozen=True, kw_only=True):
     """The tables of pins.toml."""
 
@@ -138,6 +103,7 @@ class PinsFile(Settings, frozen=True, kw_only=True):
     wheels: Wheels
     kernels: Kernels
     eagle3: Eagle3
+    switch: Switch = Switch()
     wishes: dict[str, str] = {}
     """What is asked of the solver: `cuda`, `python` or a package -> a version, a range, or `newest`."""
     policy: Policy = Policy()
@@ -158,6 +124,7 @@ class Pins(msgspec.Struct, frozen=True, kw_only=True):
     wheels: Wheels
     kernels: Kernels
     eagle3: Eagle3
+    switch: Switch = Switch()
     lock: str
     digest: str
     stack: str
@@ -195,6 +162,7 @@ def read_pins(path: Path) -> Pins:
         wheels=file.wheels,
         kernels=file.kernels,
         eagle3=file.eagle3,
+        switch=file.switch,
         lock=lock,
         digest=digest_of([file, lock]),
         stack=stack,
@@ -223,28 +191,21 @@ def _require(file: PinsFile, path: Path) -> None:
     if not file.wheels.packages:
         raise Problem(f"{path}: `wheels.packages`: want at least one package, got none")
     for name, version in file.wheels.packages.items():
-        _require_version(version, f"{path}: `wheels.packages.{name}`")
+        require_version(version, f"{path}: `wheels.packages.{name}`")
     try:
         SpecifierSet(file.wheels.python)
     except InvalidSpecifier:
         raise Problem(f"{path}: `wheels.python`: want a range like >=3.11,<3.14, got {file.wheels.python!r}") from None
     _require_counts(file, path)
     _require_bounds(file, path)
-    _require_choice(file, path)
+    require_choice(file.overrides, file.extras, file.policy, path)
+    _require_gates(file.switch, path)
 
 
-def _require_choice(file: PinsFile, path: Path) -> None:
-    for name, override in file.overrides.items():
-        _require_version(override.version, f"{path}: `overrides.{name}.version`")
-        if not override.reason.strip():
-            raise Problem(f"{path}: `overrides.{name}.reason`: want the reason, got none")
-    for name, extra in file.extras.items():
-        _require_version(extra.version, f"{path}: `extras.{name}.version`")
-    if file.policy.hold_days < 0:
-        raise Problem(f"{path}: `policy.hold_days`: want 0 or more, got {file.policy.hold_days}")
-    if file.policy.checksum_sources < 1:
-        # A runfile is run as root only after its SHA-256 matched: one source at least must give it.
-        raise Problem(f"{path}: `policy.checksum_sources`: want 1 or more, got {file.policy.checksum_sources}")
+def _require_gates(switch: Switch, path: Path) -> None:
+    for name in switch.require:
+        if name not in GATES:
+            raise Problem(f"{path}: `switch.require`: unknown gate `{name}`" + did_you_mean(name, GATES))
 
 
 def _require_runfile(runfile: Runfile, where: str) -> None:
@@ -254,13 +215,6 @@ def _require_runfile(runfile: Runfile, where: str) -> None:
         raise Problem(f"{where}.sha256`: want 64 hex digits, got {runfile.sha256!r}")
     if runfile.size_bytes < 1:
         raise Problem(f"{where}.size_bytes`: want a size, got {runfile.size_bytes}")
-
-
-def _require_version(version: str, where: str) -> None:
-    try:
-        Version(version)
-    except InvalidVersion:
-        raise Problem(f"{where}: want one exact version, got {version!r}") from None
 
 
 def _require_counts(file: PinsFile, path: Path) -> None:

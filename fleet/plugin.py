@@ -205,10 +205,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Marks the whole JUnit file of a replay: run, mode, and what was SIMULATED."""
     state = session.config.stash[KEY]
-    reporter = session.config.pluginmanager.get_plugin("terminaldistreporter")
-    if reporter is not None:
+    workers = session.config.pluginmanager.get_plugin("dsession")
+    if workers is not None:
         # "bringing up nodes..." would stand between the events of the hosts.
-        session.config.pluginmanager.unregister(reporter)
+        workers.terminal = None
+        session.config.pluginmanager.unregister(name="terminaldistreporter")
     if state.request.mode == "replay" and state.run is not None:
         junit_suite_properties(session.config, state.run)
 
@@ -272,10 +273,22 @@ def _chain(host: HostRun, items: list[pytest.Item]) -> dict[str, StageResult]:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Puts the status on the report, as plain strings: anything else would end an xdist session."""
     report = yield
+    report.user_properties[:] = [(str(name), _bare(value)) for name, value in report.user_properties]
     result = item.stash.get(RESULT, None)
     if report.when == "call" and result is not None:
         report.user_properties.append(("status", result.status))
     return report
+
+
+def _bare(value: object) -> object:
+    # Exact types: a subclass of one of them is none that xdist can send.
+    return value if type(value) in (str, int, float, bool, type(None)) else str(value)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Prints why a file of stages cannot be read: no cell of the grid says it."""
+    if report.failed:
+        sys.stderr.write(f"{report.nodeid}: {report.longreprtext}\n")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -10,7 +10,8 @@ from fleet.clock import sized
 from fleet.run import Event, Run, follow
 
 BAR = 30
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# Controls, and what turns the direction of text or begins a line.
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class Progress:
@@ -46,8 +47,7 @@ class Progress:
 
     def _line(self, event: Event) -> None:
         mark = "! " if event.kind == "warning" else ""
-        text = _UNSAFE.sub(" ", event.text)
-        self._write(f"{event.at[11:19]} {event.host:<10} {event.stage:<8} {mark}{text}\n")
+        self._write(f"{_head(event)} {mark}{_UNSAFE.sub(' ', event.text)}\n")
 
     def _progress(self, event: Event) -> None:
         if not event.total:
@@ -56,16 +56,21 @@ class Progress:
         text = f"{sized(event.done)} of {sized(event.total)}"
         if self._tty:
             filled = "#" * round(share * BAR)
-            self._out.write(f"\r{event.at[11:19]} {event.host:<10} {event.stage:<8} [{filled:<{BAR}}] {text} ")
+            self._out.write(f"\r{_head(event)} [{filled:<{BAR}}] {text} ")
             self._out.flush()
             self._bar = True
             return
-        quarter = int(share * 4)
-        if quarter > self._quarter.get(event.host, 0):
-            self._quarter[event.host] = quarter
-            self._write(f"{event.at[11:19]} {event.host:<10} {event.stage:<8} {share:.0%} {text}\n")
+        quarter, told = int(share * 4), self._quarter.get(event.host, 0)
+        # Less than before is another download.
+        self._quarter[event.host] = quarter
+        if quarter > told:
+            self._write(f"{_head(event)} {share:.0%} {text}\n")
 
     def _write(self, line: str) -> None:
         self._out.write(("\n" if self._bar else "") + line)
         self._out.flush()
         self._bar = False
+
+
+def _head(event: Event) -> str:
+    return _UNSAFE.sub(" ", f"{event.at[11:19]} {event.host:<10} {event.stage:<8}")

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fleet.model import StageResult
@@ -79,12 +79,16 @@ def throughput(result: StageResult) -> Throughput | None:
     faults = [f"unreadable measurement: {one_line(str(row), 120)}" for arm, row in read if arm is None]
     floor = result.facts.get("floor")
     floor = floor if isinstance(floor, dict) else {}
+    missing = _missing(arms)
+    if any(arm.stack == "new" for arm in arms):
+        # By the time this is read, what was in use is what was there before.
+        arms = [replace(arm, stack="before") if arm.stack == "in use" else arm for arm in arms]
     return Throughput(
         host=result.host,
-        arms=sorted(arms, key=lambda arm: (arm.stack != "in use", arm.cuda, arm.speculation != "without")),
+        arms=sorted(arms, key=lambda arm: (arm.stack == "new", arm.cuda, arm.speculation != "without")),
         floor_tokens_per_s=_number(floor.get("tokens_per_s")),
         floor_speedup=_number(floor.get("speedup")),
-        faults=faults + _missing(arms),
+        faults=faults + missing,
         simulated=result.simulated,
     )
 
@@ -93,7 +97,8 @@ def _missing(arms: list[Arm]) -> list[str]:
     if not arms:
         return ["no measurement"]
     present = {(arm.stack, arm.speculation) for arm in arms}
-    wanted = [(stack, way) for stack in ("in use", "new") for way in ("without", "with")]
+    stacks = sorted({arm.stack for arm in arms})
+    wanted = [(stack, way) for stack in stacks for way in ("without", "with")]
     return [f"no measurement of the stack {s} {w} EAGLE-3" for s, w in wanted if (s, w) not in present]
 
 

@@ -103,6 +103,8 @@ class Run:
 
     def event(self, host: str, stage: str, kind: str, text: str, done: int = 0, total: int = 0) -> None:
         """Appends one line to events.log; a single write, so that workers never mix lines."""
+        # The name of a file may be no text: a surrogate is no UTF-8.
+        text = text.encode("utf-8", "replace").decode()
         line = msgspec.json.encode(Event(now(), host, stage, kind, text, done, total)) + b"\n"
         descriptor = os.open(self.path / "events.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
@@ -142,7 +144,7 @@ class Run:
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Problem(f"{path}: unreadable: {error}", "the run was written by another version") from None
 
 
@@ -162,7 +164,8 @@ def find_run(reports: Path, name: str, mode: Mode | None = None) -> Run:
         # Someone who goes on with an upgrade does not mean the plan that was made after it.
         fitting = [run for run in known if mode is None or run.record.mode == mode]
         if not fitting:
-            raise Problem(f"{reports}: no {mode or ''} run yet".replace("  ", " "), "`make upgrade` makes one")
+            verb = "upgrade" if mode in (None, "apply") else mode
+            raise Problem(f"{reports}: no {mode} run yet" if mode else f"{reports}: no run yet", f"`make {verb}` makes one")
         return fitting[0]
     for run in known:
         if run.path.name == name:

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from fleet import job
@@ -111,7 +112,10 @@ class HostRun:
 
     def _guarded(self, result: StageResult, plan: Plan, verify: Verify, explain: Explain | None) -> StageResult:
         try:
-            return self._converge(result, plan, verify, explain)
+            found = self._converge(result, plan, verify, explain)
+            # Facts that cannot be written down are a fault of the stage: told as one, here.
+            msgspec.json.encode(found)
+            return found
         except Unreachable as error:
             return replace(result, status="unreachable", reason=error.reason, hint=error.hint)
         except Refused as error:
@@ -169,7 +173,10 @@ class HostRun:
     def _wait_for(self, key: str) -> Ran:
         worker = Worker(self.host, self.site.run, self._stage)
         worker.say("running", "a job of this run is still at work on the host: attached")
-        waiting = Command(why="the job found at work", shell=key, undo="", timeout_s=24 * 3600)
+        # A measurement has its folder elsewhere, and changes nothing.
+        measures = job.parse_poll(self.host.run_bytes(job.poll_script(self.spec, key, True, 0))[1]).state != "lost"
+        why = "the measurement found at work" if measures else "the job found at work"
+        waiting = Command(why=why, shell=key, undo="", timeout_s=24 * 3600, measures=why if measures else "")
         log, clock = f"{self._stage}.attached.log", time.monotonic()
         try:
             rc: int | None = worker.wait(key, waiting, log)
@@ -237,17 +244,18 @@ class HostRun:
         bad = result.status not in GOOD and result.status != "blocked"
         if bad and (self.site.mode != "validate" or result.status == "unreachable"):
             self._blocker = self._blocker or result
-        text = f"{result.status}{': ' if result.reason else ''}{result.reason}"
+        told = f": {result.reason}" if result.reason and result.status != "blocked" else ""
+        text = result.status + told
         self.site.run.event(self.spec.name, self._stage, "finished", text)
 
-    def _measured(self, name: str, inputs: str) -> Measured | None:
+    def _measured(self, name: str, inputs: str, stage: str) -> Measured | None:
         made = self._new.get(name)
         if made is not None and made.inputs == inputs:
             return made
-        found = earlier_measurement(self.site.reports, self.spec.name, self._stage, name, inputs)
-        if found is not None:
+        found = earlier_measurement(self.site.reports, self.spec.name, stage, name, inputs)
+        if found is not None and stage == self._stage:
             self._used[name] = found
         return found
 
     def _simulated(self) -> bool:
-        return self.view is not None and self.view.simulated
+        return self.spec.simulated or (self.view is not None and self.view.simulated)

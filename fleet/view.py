@@ -10,6 +10,9 @@ from fleet.hosts import HostSpec
 from fleet.model import Answer, Measured, Mode
 from fleet.probe import reading
 
+# Start-up files of the login shell may print before the answer; the probe has a mark of its own.
+_MARK = "fleet-answer"
+
 
 class View:
     """What `plan(host, pins)` and `verify(host, pins)` get as `host`: it can be asked, it cannot be changed."""
@@ -22,7 +25,7 @@ class View:
         mode: Mode = "plan",
         stages: tuple[str, ...] = (),
         connection: Host | None = None,
-        measured: Callable[[str, str], Measured | None] | None = None,
+        measured: Callable[[str, str, str], Measured | None] | None = None,
     ) -> None:
         self.spec = spec
         self.probe = probe
@@ -46,16 +49,18 @@ class View:
         """The answer to a read-only command, asked now. Raises Unreachable."""
         if self._connection is None:
             raise Unreachable("only a probe record is at hand, not the host")
-        return self._connection.run(command, timeout_s)
+        answer = self._connection.run(f"printf '\\n{_MARK}\\n'; {command}", timeout_s)
+        _, marked, out = answer.out.partition(f"\n{_MARK}\n")
+        return msgspec.structs.replace(answer, command=command, out=out if marked else answer.out)
 
-    def measured(self, name: str, inputs: str) -> Measured | None:
-        """The measurement of that name made from equal inputs, if there is one."""
-        return self._measured(name, inputs) if self._measured else None
+    def measured(self, name: str, inputs: str, stage: str) -> Measured | None:
+        """The measurement of that name that the named stage made from equal inputs, if there is one."""
+        return self._measured(name, inputs, stage) if self._measured else None
 
     @property
     def simulated(self) -> bool:
         """The host says of itself that it is simulated."""
-        return self.read("host.lab").ok
+        return self.spec.simulated or self.read("host.lab").ok
 
     @property
     def machine(self) -> str:

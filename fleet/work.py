@@ -1,12 +1,16 @@
 """Runs the commands of a stage as jobs on one host, and keeps their logs, events and results in the run."""
 
+import hashlib
 import json
 import re
+import secrets
 import shlex
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from fleet import job
@@ -15,6 +19,7 @@ from fleet.host import Host, Unreachable
 from fleet.model import Command, Irreversible, Ran
 from fleet.run import Run
 
+INLINE_BYTES = 4096
 HEARTBEAT_S = 30.0
 RECONNECT_S = 300.0
 POLL_S = (0.05, 1.0)
@@ -110,7 +115,9 @@ class Worker:
     def _start(self, command: Command) -> bool:
         for there, here in command.uploads.items():
             self.host.put(Path(here), there)
-        answer = self.host.run(job.start_script(self.spec, self.run.path.name, self.stage, command), timeout_s=60)
+        uploaded = self._upload(command)
+        script = job.start_script(self.spec, self.run.path.name, self.stage, command, uploaded)
+        answer = self.host.run(script, timeout_s=60)
         words = answer.out.split()
         if not answer.ok or not words:
             text = (answer.err or answer.out).strip().splitlines()
@@ -124,6 +131,20 @@ class Worker:
             self.say("running", f"{command.why}: already at work on the host, attached")
             return True
         return False
+
+    def _upload(self, command: Command) -> dict[str, tuple[str, str]]:
+        """Copies the larger files of a command to the host: a command line holds 128 KiB, quotes and all."""
+        found = {}
+        for name, text in command.files.items():
+            data = text.encode()
+            if len(data) > INLINE_BYTES:
+                there = f"{self.spec.tmp}/fleet-upload-{secrets.token_hex(8)}"
+                with tempfile.NamedTemporaryFile() as file:
+                    file.write(data)
+                    file.flush()
+                    self.host.put(Path(file.name), there)
+                found[name] = (there, hashlib.sha256(data).hexdigest())
+        return found
 
     def _start_hint(self, err: str) -> str:
         if "sudo" in err:
@@ -169,20 +190,34 @@ class Worker:
     def _last_line(self, log: str) -> str:
         text = self.run.log_tail(self.spec.name, log, 8192)
         lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("progress ")]
-        return lines[-1][:300] if lines else "no output"
+        return _spoken_line(lines[-1])[:300] if lines else "no output"
 
     def _result(self, command: Command, ran: Ran) -> dict[str, Any]:
         key = job.key_of(self.stage, command)
-        raw = self.host.run_bytes(job.result_script(self.spec, key), 60)[1]
+        raw = job.parse_result(self.host.run_bytes(job.result_script(self.spec, key), 60)[1])
         try:
             result = json.loads(raw)
-        except ValueError:
+            # Half of a surrogate pair is JSON, and can be kept nowhere.
+            msgspec.json.encode(result)
+        except (ValueError, RecursionError):
             result = None
         if not isinstance(result, dict):
             head = raw[:120].decode("utf-8", "replace")
             raise CommandFailed(ran, f"{command.why}: printed no JSON document: {head!r}")
         self.host.run(job.forget_script(self.spec, key))
         return result
+
+
+def _spoken_line(line: str) -> str:
+    """The `verdict` and `error` of a line that is one of our scripts' JSON; any other line as it is."""
+    if not line.startswith("{"):
+        return line
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return line
+    words = [str(told[key]) for key in ("verdict", "error") if isinstance(told, dict) and told.get(key)]
+    return ": ".join(words) or line
 
 
 def _ended(rc: int, command: Command) -> str:

@@ -37,7 +37,10 @@ def _parser() -> argparse.ArgumentParser:
         ("up", _up, "start the hosts in the background, or find them running"),
         ("serve", _serve, "the same in the foreground, until Ctrl-C"),
     ):
-        _add_settings(_command(commands, name, action, text))
+        starter = _command(commands, name, action, text)
+        _add_settings(starter)
+        if name == "up":
+            starter.add_argument("--keep", action="store_true", help="a lab that runs keeps its hosts and faults")
     _command(commands, "stop", _stop, "stop the hosts; their disks stay")
     _command(commands, "status", _status, "what runs")
     _command(commands, "reset", _reset, "stop the hosts and forget their disks")
@@ -89,6 +92,8 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 def _up(options: argparse.Namespace) -> int:
     wanted = _settings(options)
+    if options.keep:
+        wanted = daemon.kept(wanted)
     linger_s = 900.0 if options.linger_s is None else options.linger_s
     about = daemon.up(wanted, linger_s, reset=options.reset)
     say("\n".join(ssh_lines(wanted.folder, about)))

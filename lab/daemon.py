@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,15 @@ def _about(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return about
+
+
+def kept(settings: Settings) -> Settings:
+    """These settings with the hosts and faults of the lab that runs in the folder, if one does."""
+    about = running(settings.folder)
+    extent = about.get("extent") if about else None
+    if not isinstance(extent, dict):
+        return settings
+    return replace(settings, hosts=extent["hosts"], faults=tuple(extent["faults"]), minimal=extent["minimal"])
 
 
 def up(settings: Settings, linger_s: float, *, reset: bool = False) -> dict[str, Any]:

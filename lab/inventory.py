@@ -50,6 +50,7 @@ def hosts_toml(folder: Path, hosts: list[Host]) -> str:
         "key": str(folder / "keys/user"),
         "known_hosts": str(folder / "known_hosts"),
         "sudo": True,
+        "simulated": True,
         "gpus": fresh["gpus"],
         "compute_capability": fresh["compute_cap"],
         "python": str(furnish.python()),

@@ -50,10 +50,12 @@ def derived(text: str, url: str, runfile: Runfile, change: Mapping[str, Any]) ->
     replaced: list[str] = []
     platform = toolkit.platform_name()
     size = {"size_bytes": runfile.size_bytes, "md5": runfile.md5, "sha256": runfile.sha256}
-    served = {
-        "cuda": {"mirror": f"{url}/cuda", "mirrors": [], "runfile": {platform: size}},
+    served: dict[str, dict[str, Any]] = {
+        "cuda": {"mirror": f"{url}/cuda", "runfile": {platform: size}},
         "wheels": {"index": f"{url}/simple", "lock": "pins.lock"},
     }
+    if "mirrors" in document["cuda"]:
+        served["cuda"]["mirrors"] = []
     last = tomli.loads(tomlkit.dumps(change).replace("{version}", str(document["cuda"]["version"])))
     for table in (served, tomli.loads((HERE / "data/scale.toml").read_text()), last):
         _lay_over(document, table, replaced, "")

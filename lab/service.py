@@ -32,7 +32,8 @@ def serve(settings: Settings, linger_s: float, *, detached: bool) -> None:
         )
         try:
             lab.start()
-            about = lab.status() | {"settings": settings.digest(), "linger_s": linger_s}
+            extent = {"hosts": settings.hosts, "faults": settings.faults, "minimal": settings.minimal}
+            about = lab.status() | {"settings": settings.digest(), "extent": extent, "linger_s": linger_s}
             put(settings.folder / "daemon.json", json.dumps(about, indent=1) + "\n")
             if not detached:
                 sys.stdout.write("".join(f"{line}\n" for line in ssh_lines(settings.folder, about)))

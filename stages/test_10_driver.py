@@ -24,7 +24,9 @@ def verify(host: View, pins: Pins) -> Iterator[Check]:
     cuda = (target.cuda_version if target else "") or pins.cuda.version
     host.facts["gpus"] = [gpu._asdict() for gpu in driver.gpus(host)]
     host.facts["told"] = driver.title(host)
-    yield from driver.checks(host, cuda, gpus_needed=bool(NEED_GPUS & set(host.stages)))
+    # A host that is validated serves: its GPUs are held by right.
+    needed = host.mode != "validate" and bool(NEED_GPUS & set(host.stages))
+    yield from driver.checks(host, cuda, gpus_needed=needed)
 
 
 def test_driver_supports_cuda(stage: StageCall) -> None:

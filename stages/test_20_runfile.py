@@ -23,6 +23,7 @@ def verify(host: View, pins: Pins) -> Iterator[Check]:
     yield from runfile.published(host, pins)
     if host.mode != "validate":
         yield from runfile.room(host, pins)
+        yield from runfile.permission(host)
 
 
 def test_runfile_is_published(stage: StageCall) -> None:

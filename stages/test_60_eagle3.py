@@ -14,7 +14,7 @@ READS = {**DRIVER_READS, **stack.READS}
 
 def plan(host: View, pins: Pins) -> Iterator[Command]:
     """One measurement an arm, of the new stack and the one before it, unless one from equal inputs is there."""
-    yield from measured.missing(host, throughput.arms(host, pins))
+    yield from measured.missing(host, throughput.arms(host, pins), throughput.STAGE)
 
 
 def verify(host: View, pins: Pins) -> Iterator[Check]:

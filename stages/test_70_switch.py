@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from checks import stack, switch
+from checks import driver, stack, switch, toolkit, wheels
 from fleet.model import Check, Command
 from fleet.pins import Pins
 from fleet.plugin import StageCall
 from fleet.view import View
 
-READS = stack.READS
+READS = {**driver.READS, **stack.READS, **toolkit.READS, **wheels.READS}
 
 
 def plan(host: View, pins: Pins) -> Iterator[Command]:

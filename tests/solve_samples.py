@@ -7,7 +7,7 @@ from checks.hostfacts import HostFacts
 from checks.refusal import Refusal
 from checks.solve import Solution, solve
 from checks.wishes import Request
-from fleet.pins import Policy
+from fleet.choice import Policy
 
 DAY = date(2026, 11, 30)
 STORY = {"torch": "2.11.0.dev20260126+cu130", "sgl-kernel": "0.3.21", "flashinfer-python": "0.6.4"}

@@ -8,7 +8,7 @@ from solve_samples import STORY, chosen, host, policy, refused, request
 from checks.facts import Sglang, sglang_rows
 from checks.pairs import line_of_driver
 from checks.solve import solve
-from fleet.pins import Override
+from fleet.choice import Override
 from fleet.problem import Problem
 
 

@@ -139,6 +139,8 @@ def test_an_answer_that_ends_too_early_is_no_answer() -> None:
         (format_datetime(datetime.now(timezone.utc) + timedelta(hours=1), usegmt=True), 7.0, 7.0),
         (format_datetime(datetime.now(timezone.utc) - timedelta(hours=1), usegmt=True), 0.0, 0.0),
     ],
+    # Names without the time of day: every xdist worker must collect the same ones.
+    ids=["seconds", "too long", "nonsense", "a date to come", "a date gone by"],
 )
 def test_retry_after_is_honoured_and_capped(header: str, low_s: float, high_s: float) -> None:
     """Seconds or a date; never longer than the cap."""
