@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 NOX := .venv/bin/nox
-SESSIONS := plan upgrade validate rollback report driver runfile toolkit wheels kernels eagle3 switch lab lint tests bench
+SESSIONS := plan upgrade validate rollback report driver runfile toolkit wheels kernels eagle3 switch pins lab lint tests bench
 
 .PHONY: help test $(SESSIONS)
 

@@ -135,6 +135,13 @@ def switch(session: nox.Session) -> None:
 
 
 @nox.session
+def pins(session: nox.Session) -> None:
+    """Today's pins against the newest consistent set; `-- --write` writes them, `-- --run latest` for real hosts."""
+    prepare(session)
+    session.run(PYTHON, "-m", "checks.propose", *session.posargs)
+
+
+@nox.session
 def lab(session: nox.Session) -> None:
     """Run simulated hosts until Ctrl-C: `-- --hosts 2`, `-- --fault NAME`, `-- --reset` starts over."""
     prepare(session)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import fabric
 
+from bench import solve
 from checks import driver, runfile, stack, toolkit, wheels
 from fleet.host import SshHost
 from fleet.hosts import HostSpec, read_hosts
@@ -216,12 +217,18 @@ def overhead(folder: Path, spec: HostSpec) -> Row:
     return Row("a no-op upgrade, per stage", f"{took / 7:.2f} s", "bound 1 s", took / 7, "<= 1")
 
 
+def solves() -> list[Row]:
+    """One solve for 100 hosts that are all different: one that ends in a set, one that names what must change."""
+    took = {"a solve for 100 hosts": median_s(solve.solved), "a refusal for 100 hosts": median_s(solve.refused, 5)}
+    return [Row(what, f"{seconds:.3f} s", "bound 1 s", seconds, "<= 1") for what, seconds in took.items()]
+
+
 def main() -> None:
     """Prints the table and, as the last line, the same as JSON."""
     parser = argparse.ArgumentParser(prog="nox -s bench --")
     parser.add_argument("--hosts", type=int, default=100, help="how many lab hosts the plan is measured over")
     hosts = parser.parse_args().hosts
-    rows = [imports()]
+    rows = [imports(), *solves()]
     with lab_of(1) as folder:
         spec = read_hosts(folder / "hosts.toml")[0]
         rows += [

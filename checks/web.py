@@ -85,10 +85,11 @@ class Web:
         other._dead, other._session = self._dead, self._session
         return other
 
-    def text(self, url: str, limit_bytes: int) -> Reply:
+    def text(self, url: str, limit_bytes: int, accept: str = "*/*") -> Reply:
         """A whole small file, never more than `limit_bytes` of it; asked with the marks of the kept copy."""
         have = kept.load(self.cache, url)
-        answer = self._persistent(_Question(url, limit_bytes, have.conditions if have else {}))
+        headers = {"Accept": accept, **(have.conditions if have else {})}
+        answer = self._persistent(_Question(url, limit_bytes, headers))
         if answer.status == 304 and have is not None:
             return have.renewed(answer)
         kept.save(self.cache, url, answer)

@@ -12,6 +12,10 @@ from fleet.problem import Problem, did_you_mean
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What all tables of pins.toml and hosts.toml share: immutable, no key that we do not know."""
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file.
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from fleet.config import convert, read_toml
-from fleet.pins import Settings
+from fleet.config import Settings, convert, read_toml
 from fleet.problem import Problem, did_you_mean
 
 

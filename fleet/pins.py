@@ -8,17 +8,13 @@ from typing import Any
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
 
-from fleet.config import convert, read_toml
+from fleet.choice import Assume, Extra, Override, Policy, require_choice, require_version
+from fleet.config import Settings, convert, read_toml
 from fleet.problem import Problem, did_you_mean
 
 GATES = ("kernels", "eagle3")
 """The stages that measure a stack."""
-
-
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What all tables of pins.toml and hosts.toml share: immutable, no key that we do not know."""
 
 
 class Runfile(Settings, frozen=True, kw_only=True):
@@ -108,6 +104,12 @@ class PinsFile(Settings, frozen=True, kw_only=True):
     kernels: Kernels
     eagle3: Eagle3
     switch: Switch = Switch()
+    wishes: dict[str, str] = {}
+    """What is asked of the solver: `cuda`, `python` or a package -> a version, a range, or `newest`."""
+    policy: Policy = Policy()
+    overrides: dict[str, Override] = {}
+    extras: dict[str, Extra] = {}
+    assume: Assume | None = None
 
 
 class Pins(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,8 +146,7 @@ def read_pins(path: Path) -> Pins:
 
     Raises Problem for a missing file, bad TOML, an unknown, missing or mistyped key, an impossible value.
     """
-    file = convert(read_toml(path), PinsFile, path)
-    _require(file, path)
+    file = read_pins_file(path)
     lock_path = path.parent / file.wheels.lock
     if not lock_path.is_file():
         raise Problem(f"{path}: `wheels.lock`: no such file: {lock_path}")
@@ -168,6 +169,16 @@ def read_pins(path: Path) -> Pins:
     )
 
 
+def read_pins_file(path: Path) -> PinsFile:
+    """The tables of a file, checked each for itself; its lock is not looked at.
+
+    Raises Problem for a missing file, bad TOML, an unknown, missing or mistyped key, an impossible value.
+    """
+    file = convert(read_toml(path), PinsFile, path)
+    _require(file, path)
+    return file
+
+
 def _require(file: PinsFile, path: Path) -> None:
     if file.schema != 1:
         raise Problem(f"{path}: `schema`: want 1, got {file.schema}", "this copy of the tool is older than the file")
@@ -180,13 +191,14 @@ def _require(file: PinsFile, path: Path) -> None:
     if not file.wheels.packages:
         raise Problem(f"{path}: `wheels.packages`: want at least one package, got none")
     for name, version in file.wheels.packages.items():
-        _require_version(version, f"{path}: `wheels.packages.{name}`")
+        require_version(version, f"{path}: `wheels.packages.{name}`")
     try:
         SpecifierSet(file.wheels.python)
     except InvalidSpecifier:
         raise Problem(f"{path}: `wheels.python`: want a range like >=3.11,<3.14, got {file.wheels.python!r}") from None
     _require_counts(file, path)
     _require_bounds(file, path)
+    require_choice(file.overrides, file.extras, file.policy, path)
     _require_gates(file.switch, path)
 
 
@@ -203,13 +215,6 @@ def _require_runfile(runfile: Runfile, where: str) -> None:
         raise Problem(f"{where}.sha256`: want 64 hex digits, got {runfile.sha256!r}")
     if runfile.size_bytes < 1:
         raise Problem(f"{where}.size_bytes`: want a size, got {runfile.size_bytes}")
-
-
-def _require_version(version: str, where: str) -> None:
-    try:
-        Version(version)
-    except InvalidVersion:
-        raise Problem(f"{where}: want one exact version, got {version!r}") from None
 
 
 def _require_counts(file: PinsFile, path: Path) -> None:

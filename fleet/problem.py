@@ -5,10 +5,11 @@ from collections.abc import Iterable
 
 
 class Problem(Exception):
-    """A fault the user can mend; `str()` is the whole message, with a `hint:` line when there is one."""
+    """A fault the user can mend; `str()` is the whole message: the fault, the evidence, a `hint:` line."""
 
-    def __init__(self, text: str, hint: str = "") -> None:
-        super().__init__(_printable(text) + (f"\nhint: {_printable(hint)}" if hint else ""))
+    def __init__(self, text: str, hint: str = "", evidence: Iterable[str] = ()) -> None:
+        lines = [_printable(text), *(f"  {_printable(line)}" for line in evidence)]
+        super().__init__("\n".join([*lines, *([f"hint: {_printable(hint)}"] if hint else [])]))
 
 
 def _printable(text: str) -> str:

@@ -1,0 +1,44 @@
+"""The decision record beside pins.toml: why these versions, as `nox -s pins -- --write` found it."""
+
+from pathlib import Path
+
+import msgspec
+
+from checks.hostfacts import HostFacts
+from fleet.decision import Decision
+from fleet.pins import Pins
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What was decided, when, and for which hosts."""
+
+    schema: int
+    on: str
+    hosts: list[HostFacts]
+    decisions: list[Decision]
+
+    @property
+    def timeless(self) -> list[str]:
+        """What was decided, without when it was asked."""
+        return [f"{one.subject} {one.chosen} {one.reason} {one.rejected}" for one in self.decisions]
+
+
+def record_path(pins: Path) -> Path:
+    """Where the record of these pins lies: pins.decision.json for pins.toml."""
+    return pins.with_suffix(".decision.json")
+
+
+def read_record(pins: Path) -> Record | None:
+    """The record of these pins; None when there is none that can be read."""
+    try:
+        return msgspec.json.decode(record_path(pins).read_bytes(), type=Record)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def recorded(pins: Pins) -> list[Decision]:
+    """The decisions behind these pins; none when the record is missing or of other versions."""
+    record = read_record(pins.path)
+    names = {f"{name} {version}" for name, version in pins.wheels.packages.items()} | {f"CUDA {pins.cuda.version}"}
+    parts = [one for one in record.decisions if one.subject in ("cuda", "sglang", "torch", "kernel")] if record else []
+    return record.decisions if record and parts and all(one.chosen in names for one in parts) else []
