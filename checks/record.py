@@ -1,5 +1,6 @@
 """The decision record beside pins.toml: why these versions, as `nox -s pins -- --write` found it."""
 
+from collections.abc import Container
 from pathlib import Path
 
 import msgspec
@@ -7,6 +8,11 @@ import msgspec
 from checks.hostfacts import HostFacts
 from fleet.decision import Decision
 from fleet.pins import Pins
+from fleet.view import View, plain
+
+CUDA = ("cuda",)
+WHEELS = ("sglang", "torch", "kernel", "flashinfer", "python")
+"""What a decision of the record can be about, by the stage that installs it."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +40,12 @@ def read_record(pins: Path) -> Record | None:
         return msgspec.json.decode(record_path(pins).read_bytes(), type=Record)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def keep(host: View, pins: Pins, subjects: Container[str]) -> None:
+    """Puts the decisions about these subjects among the facts of the stage, beside those it made itself."""
+    about = [plain(one) for one in recorded(pins) if one.subject in subjects]
+    host.facts["decisions"] = [*host.facts.get("decisions", []), *about]
 
 
 def recorded(pins: Pins) -> list[Decision]:

@@ -165,7 +165,8 @@ def find_run(reports: Path, name: str, mode: Mode | None = None) -> Run:
         fitting = [run for run in known if mode is None or run.record.mode == mode]
         if not fitting:
             verb = "upgrade" if mode in (None, "apply") else mode
-            raise Problem(f"{reports}: no {mode} run yet" if mode else f"{reports}: no run yet", f"`make {verb}` makes one")
+            kind = f"{mode} run" if mode else "run"
+            raise Problem(f"{reports}: no {kind} yet", f"`make {verb}` makes one")
         return fitting[0]
     for run in known:
         if run.path.name == name:

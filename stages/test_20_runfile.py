@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from checks import runfile
+from checks import record, runfile
 from fleet.model import Check, Command
 from fleet.pins import Pins
 from fleet.plugin import StageCall
@@ -21,6 +21,7 @@ def verify(host: View, pins: Pins) -> Iterator[Check]:
     """The release's list, the file itself from both sides, and the room it needs."""
     host.facts["told"] = runfile.title(host, pins)
     yield from runfile.published(host, pins)
+    record.keep(host, pins, record.CUDA)
     if host.mode != "validate":
         yield from runfile.room(host, pins)
         yield from runfile.permission(host)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from checks import stack, wheels
+from checks import record, stack, wheels
 from fleet.model import Check, Command
 from fleet.pins import Pins
 from fleet.plugin import StageCall
@@ -29,6 +29,7 @@ def verify(host: View, pins: Pins) -> Iterator[Check]:
     if target is None:
         yield stack.none_found()
         return
+    record.keep(host, pins, record.WHEELS)
     yield from wheels.installed(host, target)
 
 
