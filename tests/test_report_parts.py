@@ -127,7 +127,7 @@ def test_numbers_of_the_drawing_are_a_table_too(tmp_path: Path) -> None:
     shown = Page(rendered(measured(tmp_path, ["a"], ARMS))).text
     assert "a new, CUDA 13.0 with 122.0 121.9 to 125.3 122.0 118.2 125.3 121.9 127.0 2.60 1.32×" in shown
     assert "a floor in the pins with 90.2 1.00×" in shown
-    assert "2.26× the median of in use, CUDA 12.8, with EAGLE-3" in shown
+    assert "2.26× the median of before, CUDA 12.8, with EAGLE-3" in shown
 
 
 def test_drawing_is_reproducible_and_has_words() -> None:
