@@ -133,11 +133,9 @@ class HostRun:
         found = self._attach() if self.site.mode in ("apply", "rollback") else []
         if found:
             view = self.refresh()
-        commands = list(plan(view, self.site.pins))
+        commands = self._planned(view, plan)
         if self.site.mode == "plan" and commands:
             return self._would(result, view, commands)
-        if self.site.mode == "validate":
-            commands = [command for command in commands if command.measures]
         done = found
         try:
             for number, command in enumerate(commands, len(found) + 1):
@@ -148,6 +146,15 @@ class HostRun:
         except CommandFailed as error:
             return self._failed(result, view, done, error, explain)
         return self._verified(replace(result, commands=done), view, list(verify(view, self.site.pins)))
+
+    def _planned(self, view: View, plan: Plan) -> list[Command]:
+        if self.site.mode != "validate":
+            return list(plan(view, self.site.pins))
+        try:
+            return [command for command in plan(view, self.site.pins) if command.measures]
+        except Refused:
+            # What an upgrade lacks is no matter of the stack in use.
+            return []
 
     def _would(self, result: StageResult, view: View, commands: list[Command]) -> StageResult:
         measuring = all(command.measures for command in commands)

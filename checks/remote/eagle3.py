@@ -31,8 +31,7 @@ from typing import Any, NoReturn
 
 # Left unset, SGLang takes 48 with speculation and far more without: the arms would be two different servers.
 RUNNING_REQUESTS = ("--max-running-requests", "48")
-REQUEST_TIMEOUT_S = 600.0
-POLL_S = (0.05, 1.0)
+REQUEST_TIMEOUT_S, POLL_S = 600.0, (0.05, 1.0)
 # SGLang ends its own children after about 6 s; whoever stops this script waits 10 s.
 STOPPING = ((signal.SIGTERM, 8.0), (signal.SIGKILL, 1.0))
 TAIL_LINES, TAIL_BYTES = 20, 1 << 16
@@ -79,9 +78,8 @@ def command(settings: dict[str, Any], port: int) -> list[str]:
         argv += RUNNING_REQUESTS
     if settings["arm"] == "with":
         argv += ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", settings["draft"]]
-        argv += ["--speculative-num-steps", str(settings["num_steps"])]
-        argv += ["--speculative-eagle-topk", str(settings["topk"])]
-        argv += ["--speculative-num-draft-tokens", str(settings["num_draft_tokens"])]
+        for flag, key in (("num-steps", "num_steps"), ("eagle-topk", "topk"), ("num-draft-tokens", "num_draft_tokens")):
+            argv += [f"--speculative-{flag}", str(settings[key])]
     return argv
 
 
@@ -372,9 +370,13 @@ def arm_answer(settings: dict[str, Any]) -> dict[str, Any]:
         "server": {},
         "error": None,
     }
-    on_signals(stopped_by)
+    early: list[int] = []
+    on_signals(lambda number, _frame: early.append(number))  # until there is a server to stop
     server = start(settings, argv, port)
     try:
+        on_signals(stopped_by)
+        for number in early:
+            stopped_by(number, None)
         measure(server, settings, answer)
     except Fault as fault:
         lines = tail(server.log)
@@ -386,15 +388,13 @@ def arm_answer(settings: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str]) -> None:
     """Measure and print."""
     if len(argv) != 1:
-        sys.stderr.write("usage: eagle3.py '<settings as JSON>' | @FILE\n")
-        return 2
+        raise SystemExit("usage: eagle3.py '<settings as JSON>' | @FILE")
     text = Path(argv[0][1:]).read_text("utf-8") if argv[0].startswith("@") else argv[0]
     sys.stdout.write(json.dumps(arm_answer(json.loads(text)), allow_nan=False) + "\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])
