@@ -47,6 +47,8 @@ READS: Mapping[str, Any] = {
     # The interpreter of a running server is the first word of its command line.
     "stack.server": "python=\n"
     'for c in $(grep -lsE "sglang.launch_server|sglang serve|vllm.entrypoints" "$ROOT"/proc/[0-9]*/cmdline); do\n'
+    # Whoever may start processes could name an interpreter of their own: only root's and the login user's count.
+    '  o=$(stat -c %u "${c%/cmdline}"); [ "$o" = 0 ] || [ "$o" = "$(id -u)" ] || continue\n'
     '  w=$(tr "\\0" "\\n" < "$c" | head -n 1); case $w in /*python*) python=$w; break;; esac\n'
     "done\n"
     '[ -n "$python" ] || exit 1\n'

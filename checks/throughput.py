@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from checks import eagle3, measured, stack
 from checks.measured import Measurement
 from checks.stack import Stack
-from fleet.model import Check, Measured
+from fleet.model import Check, Measured, Refused
 from fleet.pins import Pins
 from fleet.view import View
 
@@ -54,7 +54,10 @@ def _measurement(side: Side, arm: str, pins: Pins) -> Measurement:
 
 
 def arms(host: View, pins: Pins) -> list[Measurement]:
-    """Every server to measure."""
+    """Every server to measure. Raises Refused when the pins ask for more prompts than there are."""
+    if pins.eagle3.prompts > len(prompts()):
+        text = f"eagle3.prompts in pins.toml: want at most {len(prompts())}, got {pins.eagle3.prompts}"
+        raise Refused(text, f"{PROMPTS.name} holds no more")
     return [_measurement(side, arm, pins) for side in sides(host, pins) for arm in eagle3.ARMS]
 
 

@@ -162,7 +162,7 @@ def find_run(reports: Path, name: str, mode: Mode | None = None) -> Run:
     known = runs(reports)
     if name == "latest":
         # Someone who goes on with an upgrade does not mean the plan that was made after it.
-        fitting = [run for run in known if mode is None or run.record.mode == mode]
+        fitting = [run for run in known if mode in (None, _mode(run))]
         if not fitting:
             verb = "upgrade" if mode in (None, "apply") else mode
             kind = f"{mode} run" if mode else "run"
@@ -172,6 +172,14 @@ def find_run(reports: Path, name: str, mode: Mode | None = None) -> Run:
         if run.path.name == name:
             return run
     raise Problem(f"--run: unknown run `{name}`" + did_you_mean(name, [run.path.name for run in known[:20]]))
+
+
+def _mode(run: Run) -> Mode | None:
+    """The mode of a run; None when its record cannot be read: one bad file must not hide the other runs."""
+    try:
+        return run.record.mode
+    except Problem:
+        return None
 
 
 def earlier_measurement(reports: Path, host: str, stage: str, name: str, inputs: str) -> Measured | None:

@@ -264,3 +264,12 @@ def test_earlier_measurement(make: Callable[..., Run], tmp_path: Path) -> None:
     assert found() == "right"
     others = [found(host="gpu-02"), found(stage="kernels"), found(name="before"), found(inputs="none")]
     assert others == ["", "", "", ""]
+
+
+def test_one_bad_record_does_not_hide_the_other_runs(make: Callable[..., Run]) -> None:
+    """`latest` of a mode passes over a run that cannot be read."""
+    good = make("20261130T020000Z-apply-0001")
+    bad = good.path.parent / "20261130T030000Z-apply-0002"
+    bad.mkdir()
+    (bad / "run.json").write_text("{")
+    assert find_run(good.path.parent, "latest", "apply").path == good.path

@@ -49,13 +49,19 @@ def compared(site: Path, info: Path, contents: bool) -> tuple[int, list[str]]:
     faults: list[str] = []
     files = 0
     with record.open(newline="", encoding="utf-8") as lines:
-        for name, expected, size in csv.reader(lines):
+        for row in csv.reader(lines):
+            if len(row) != 3:
+                faults.append(f"{info.name}: RECORD is cut: {','.join(row)[:80]}")
+                continue
+            name, expected, size = row
             if not expected:
                 continue
             files += 1
             wrong = fault(site / name, expected, size, contents)
             if wrong:
                 faults.append(f"{name}: {wrong}")
+    if not files:
+        faults.append(f"{info.name}: RECORD lists no file")
     return files, faults
 
 
