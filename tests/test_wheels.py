@@ -156,7 +156,8 @@ def test_no_record(venv: Venv) -> None:
 
 
 @pytest.mark.parametrize(
-    "record", [b"", b"\n\n", b"torch/one.py,sha256=abc", b"torch/o", b"\xff\xfe\0,,\n", b"a,md99=x,3\n", b"a,sha256=x,y\n"]
+    "record",
+    [b"", b"\n\n", b"torch/one.py,sha256=abc", b"torch/o", b"\xff\xfe\0,,\n", b"a,md99=x,3\n", b"a,sha256=x,y\n"],
 )
 def test_damaged_record_is_never_whole(record: bytes, venv: Venv) -> None:
     """Cut, not text, of unknown digests: never green, whatever is said."""
