@@ -4,6 +4,7 @@ Needs sshd (package openssh-server); a lab host lies behind it, so that there ar
 """
 
 import getpass
+import hashlib
 import os
 import shutil
 import socket
@@ -13,7 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from stages_kit import Outcome, Scene, edited, until
+from stages_kit import ROOT, Outcome, Scene, edited, until
+
+from fleet.host import SshHost
+from fleet.hosts import read_hosts
+from fleet.model import Command
+from fleet.run import Run
+from fleet.work import Worker
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin") or ""
 pytestmark = pytest.mark.skipif(not SSHD, reason="no sshd here: install openssh-server")
@@ -130,6 +137,23 @@ def test_stages_run_over_openssh(sshd: Sshd) -> None:
     assert second.statuses() == dict.fromkeys(("driver", "toolkit", "wheels"), "ok")
     assert (first.rc, second.rc, len(sshd.scene.host.installs())) == (0, 0, 1)
     assert any(sshd.scene.base.glob("tools/uv-*/uv"))
+
+
+def test_lock_of_the_real_size_reaches_the_host(sshd: Sshd) -> None:
+    """A command line holds 128 KiB; the shipped lock has 400 kB, and goes another way, whole."""
+    spec = read_hosts(sshd.scene.lab.hosts_file)[0]
+    run = Run(sshd.scene.reports / "by-hand")
+    run.path.mkdir(parents=True)
+    lock = (ROOT / "pins.lock").read_text("utf-8")
+    files = {"lock.txt": lock, "a.txt": "it's\n"}
+    command = Command(why="look at it", shell="sha256sum lock.txt", undo="", files=files)
+    host = SshHost(spec)
+    ran, _ = Worker(host, run, "wheels").do(command, 1)
+    left = host.run(f"ls {spec.tmp}").out.split()
+    host.close()
+    assert ran.rc == 0
+    assert run.log_tail(spec.name, ran.log).split()[0] == hashlib.sha256(lock.encode()).hexdigest()
+    assert [name for name in left if name.startswith("fleet-upload")] == []
 
 
 def test_unknown_host_key_is_refused(sshd: Sshd) -> None:
