@@ -161,8 +161,9 @@ def lint(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Test the tool itself: `-- -k NAME` for some."""
     prepare(session)
-    # Most tests wait for processes of their own: three at a time keep two cores busy.
-    session.run(PYTHON, "-m", "pytest", "-n", "3", *session.posargs)
+    # Most tests wait for processes of their own: three at a time keep two cores busy. A file stays on one worker, where
+    # what its tests share is made once.
+    session.run(PYTHON, "-m", "pytest", "-n", "3", "--dist", "loadscope", *session.posargs)
 
 
 @nox.session

@@ -138,7 +138,7 @@ def start_script(
         root=shlex.quote(root_of(spec, measures)),
         key=key,
         run=shlex.quote(run),
-        aside=_forget_unless_ours(key, run) if measures else f"mv {key} old-$(date +%s)-$$-{key}",
+        aside=_forget_unless_ours(key, run) if measures else _kept_once(key),
         files="\n  ".join(files) or ":",
         shell=shlex.quote(command.shell),
         wrapper=shlex.quote(_WRAPPER.format(grace=GRACE_S, timeout=seconds, redirect=redirect)),
@@ -148,6 +148,11 @@ def start_script(
         return line
     # Whatever comes of it, sudo that refuses and a job that was there already included: no upload stays.
     return f"{line}; r=$?; rm -f {shlex.join(path for path, _ in there.values())}; exit $r"
+
+
+def _kept_once(key: str) -> str:
+    # The last attempt may be looked at; those before it would only pile up.
+    return f"rm -rf old-*-{key}; mv {key} old-$(date +%s)-$$-{key}"
 
 
 def _forget_unless_ours(key: str, run: str) -> str:

@@ -6,6 +6,7 @@ Named in `stages/conftest.py` only, so that a bare `pytest` runs the tests of th
 import contextlib
 import fcntl
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -104,6 +105,8 @@ def pytest_configure(config: pytest.Config) -> None:
         _prepare_replay(config, session)
     elif not worker and not config.option.collectonly and not config.option.help:
         assert request.pins is not None
+        if config.getoption("numprocesses", None):
+            _require_readable(config, session.stages)
         session.run = Run.create(request.reports, request.record(session.stages), request.pins.path)
         session.lock = _only_controller(session.run)
     if not worker and config.pluginmanager.hasplugin("xdist"):
@@ -115,6 +118,16 @@ def _known_stages(config: pytest.Config, request: Request) -> list[str]:
     files = sorted((config.rootpath / "stages").glob("test_[0-9][0-9]_*.py"))
     names = [file.stem[len("test_NN_") :] for file in files]
     return [name for name in names if (name == ROLLBACK) == (request.mode == "rollback")]
+
+
+def _require_readable(config: pytest.Config, stages: list[str]) -> None:
+    """Raises UsageError for a stage file that cannot be imported: xdist's workers would go on without it."""
+    for name in stages:
+        for file in (config.rootpath / "stages").glob(f"test_[0-9][0-9]_{name}.py"):
+            try:
+                runpy.run_path(str(file), run_name=file.stem)
+            except Exception as error:
+                raise pytest.UsageError(f"{file}: cannot be imported: {type(error).__name__}: {error}") from None
 
 
 def _prepare_replay(config: pytest.Config, session: Session) -> None:

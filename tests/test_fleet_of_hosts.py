@@ -171,3 +171,16 @@ def test_error_outside_of_the_stage_is_told(troubled: Callable[..., tuple[Outcom
     assert (outcome.rc, calls) == (1, [])
     assert "LookupError: before the stage" in outcome.stderr
     assert [outcome.statuses(host)["trouble"] for host in HOSTS] == ["not run"] * 3
+
+
+def test_stage_file_that_cannot_be_imported_stops_the_run_before_any_host(
+    tmp_path: Path, scene: Callable[..., Scene]
+) -> None:
+    """Workers would go on without it: hosts would be changed by a story with a page missing."""
+    checkout, _ = _checkout(tmp_path, "pass")
+    (checkout / "stages/test_25_trouble.py").write_text("import no_module_of_that_name\n")
+    stage = scene(hosts=2, checkout=checkout)
+    outcome = stage.stages("apply")
+    assert outcome.rc == 4
+    assert "test_25_trouble.py: cannot be imported: ModuleNotFoundError" in outcome.stderr
+    assert [stage.built(host.name) for host in stage.lab.hosts] == [set(), set()]
