@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,7 +47,6 @@ class Session:
         self.settled: dict[tuple[str, str], StageResult] = {}
         self.progress: Progress | None = None
         self.lock: Any = None
-        self.interrupted = False
 
     def host_run(self, name: str) -> HostRun:
         """The one HostRun of a host: one connection per host and run."""
@@ -82,11 +82,20 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         return
     with _told():
         request = Request(config.option)
+    if request.mode == "replay" and request.earlier is not None:
+        _write_report(config, request.earlier)
     hosts = len(request.host_names)
     if request.mode == "apply" and hosts > 1 and config.pluginmanager.hasplugin("xdist"):
         config.option.numprocesses = min(hosts, config.option.workers)
         # By default a stage that kills its worker is started over and over.
         config.option.maxworkerrestart = "0"
+
+
+def _write_report(config: pytest.Config, run: Run) -> None:
+    """Lets a replay write report.html and junit.xml into its run directory."""
+    config.option.htmlpath = f"{run.path}/report.html"
+    config.option.self_contained_html = True
+    config.option.xmlpath = f"{run.path}/junit.xml"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -107,8 +116,10 @@ def pytest_configure(config: pytest.Config) -> None:
         assert request.pins is not None
         if config.getoption("numprocesses", None):
             _require_readable(config, session.stages)
-        session.run = Run.create(request.reports, request.record(session.stages), request.pins.path)
-        session.lock = _only_controller(session.run)
+        record = request.record(session.stages)
+        # First the lock: who comes second must not write into the run of the first.
+        session.lock = _only_controller(request.reports / record.id)
+        session.run = Run.create(request.reports, record, request.pins.path)
     if not worker and config.pluginmanager.hasplugin("xdist"):
         config.pluginmanager.register(_Workers(), "fleet-workers")
 
@@ -245,13 +256,14 @@ def _module(item: pytest.Item) -> Any:
     return getattr(item, "module")  # noqa: B009 - pytest.Item does not declare it
 
 
-def _only_controller(run: Run) -> Any:
+def _only_controller(path: Path) -> Any:
     """A lock that dies with this process: two controllers on one run would overwrite each other's results."""
-    file = (run.path / ".lock").open("w")
+    path.mkdir(parents=True, exist_ok=True)
+    file = (path / ".lock").open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        raise pytest.UsageError(f"--run: {run.path.name} is being worked on by another process") from None
+        raise pytest.UsageError(f"--run: {path.name} is being worked on by another process") from None
     return file
 
 
@@ -354,16 +366,11 @@ def _close(session: pytest.Session, state: Session) -> None:
 def _replay(state: Session) -> int:
     assert state.run is not None
     command = [sys.executable, "-m", "pytest", "stages", "--mode=replay", f"--run={state.run.path.name}"]
-    command += [f"--reports={state.request.reports}", "-s", "-o", "addopts=", *report_arguments(state.run)]
+    command += [f"--reports={state.request.reports}", "-s", "-o", "addopts="]
     command += [word for name in ("cacheprovider", "terminal", "xdist") for word in ("-p", f"no:{name}")]
     sys.stdout.flush()
     # Its own session: the Ctrl-C that stopped the run must not stop its report.
     return subprocess.run(command, check=False, start_new_session=True).returncode
-
-
-def report_arguments(run: Run) -> list[str]:
-    """What makes a replay write report.html and junit.xml into the run directory."""
-    return [f"--html={run.path}/report.html", "--self-contained-html", f"--junit-xml={run.path}/junit.xml"]
 
 
 def _print_replay(session: pytest.Session, state: Session) -> None:

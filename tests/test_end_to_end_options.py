@@ -95,3 +95,17 @@ def test_rollback_without_an_upgrade_changes_nothing(scene: Callable[..., Scene]
     stage = scene()
     outcome = stage.stages("rollback")
     assert (outcome.rc, outcome.statuses(), stage.writes()) == (0, {"rollback": "ok"}, 0)
+
+
+def test_report_is_written_again_from_the_run_directory(scene: Callable[..., Scene]) -> None:
+    """A replay needs no host, and makes the page and the JUnit file anew; its verdict is that of the run."""
+    stage = scene(faults=["driver-too-old"])
+    first = stage.stages("apply", "--only=driver")
+    made = [stage.reports / first.run.path.name / name for name in ("report.html", "junit.xml")]
+    for path in made:
+        path.unlink()
+    stage.lab.stop()
+    again = stage.stages("replay", f"--run={first.run.path.name}")
+    assert (first.rc, again.rc) == (1, 1)
+    assert [path.is_file() for path in made] == [True, True]
+    assert "loaded driver: want >= 580.65.06" in again.stdout
