@@ -15,6 +15,7 @@ test: $(NOX)  ## lint, types and all tests of the tool itself
 
 help: $(NOX)
 	@$(NOX) --list
+	@echo 'make test: lint, types and all tests of the tool itself'
 
 # The mark is the lock it was made from: a half-made .venv is made again.
 $(NOX): nox.lock

@@ -50,7 +50,8 @@ def unmeasured(host: View, name: str, stage: str) -> Check:
     """The check of a measurement that could not be made: unknown, which is never green."""
     held = driver.holders(host)
     got = f"not measured: the GPUs are held by {'; '.join(held[:8])}" if held else "not measured"
-    hint = f"stop what holds them, then `nox -s {stage}`" if held else f"`nox -s {stage}`"
+    again = f"`nox -s validate -- --only {stage}`" if host.mode == "validate" else f"`nox -s {stage}`"
+    hint = f"stop what holds them, then {again}" if held else again
     return Check(name=name, want="measured", got=got, ok=None, hint=hint)
 
 

@@ -5,6 +5,7 @@ import platform
 import re
 import secrets
 import shlex
+import threading
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import version
@@ -87,10 +88,22 @@ def uv_version() -> str:
     return version("uv")
 
 
+_finding = threading.Lock()
+
+
+def uv_here() -> tuple[Path, str]:
+    """The uv that comes with this tool, and its SHA-256; worked out once, however many hosts are planned at the same time."""
+    with _finding:
+        return _uv_here()
+
+
 @cache
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file here; worked out once, however many hosts get it."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _uv_here() -> tuple[Path, str]:
+    path, hasher = Path(uv.find_uv_bin()), hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            hasher.update(chunk)
+    return path, hasher.hexdigest()
 
 
 def bring_uv(host: View) -> Command:
@@ -100,9 +113,8 @@ def bring_uv(host: View) -> Command:
         raise Refused(
             f"no uv here that runs on {machine or 'this host'}", "install uv on the host, then `nox -s wheels`"
         )
-    here = Path(uv.find_uv_bin())
+    here, sha256 = uv_here()
     target, there = brought_uv(host), f"{host.spec.tmp}/fleet-uv-{secrets.token_hex(8)}"
-    sha256 = sha256_of(here)
     # The upload lay in a folder that others can write to: what is kept is checked where only its owner can.
     return Command(
         why=f"bring uv {uv_version()} along",
@@ -216,6 +228,10 @@ def _intact(found: dict[str, Any]) -> Check:
 def explain(rc: int, log: str) -> tuple[str, str]:
     """The cause behind uv's exit code and log, and what to do: two empty texts when unknown."""
     del rc
+    named = re.search(r"[Hh]ash mismatch for `([^`\n]{1,200})`", log)
+    if named:
+        advice = "compare the index with pins.lock; `nox -s pins -- --write` makes the lock anew; then `nox -s wheels`"
+        return f"the index serves another file than the lock names for {named[1]}", advice
     for words, cause, advice in _KNOWN:
         if words in log:
             return cause, advice

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -74,22 +75,24 @@ class _Prompt(fabric.runners.Remote):  # type: ignore[misc]
             self.channel.status_event.wait(0.2)
 
 
-def _config() -> fabric.Config:
-    # lazy: a user's ~/.fabric.yaml must not change what a run does; ~/.ssh/config is wanted.
-    config = fabric.Config(lazy=True, overrides={"runners": {"remote": _Prompt}})
+@cache
+def _ssh_config() -> paramiko.SSHConfig:
+    """~/.ssh/config and /etc/ssh/ssh_config, read once."""
+    config = fabric.Config(lazy=True)
     config.load_ssh_config()
-    return config
+    found: paramiko.SSHConfig = config.base_ssh_config
+    return found
 
 
-_shared: list[fabric.Config] = []
-_shared_lock = threading.Lock()
+_reading = threading.Lock()
 
 
-def _shared_config() -> fabric.Config:
-    with _shared_lock:
-        if not _shared:
-            _shared.append(_config())
-        return _shared[0]
+def _config() -> fabric.Config:
+    """A configuration of a connection's own: Fabric writes into it while it connects, and hosts connect in threads."""
+    with _reading:
+        ssh_config = _ssh_config()
+    # lazy: a user's ~/.fabric.yaml must not change what a run does; ~/.ssh/config is wanted.
+    return fabric.Config(lazy=True, overrides={"runners": {"remote": _Prompt}}, ssh_config=ssh_config)
 
 
 class SshHost:
@@ -219,7 +222,7 @@ def _connection(spec: HostSpec, accept_new: bool) -> fabric.Connection:
         spec.address,
         user=spec.user or None,
         port=spec.port or None,
-        config=_shared_config(),
+        config=_config(),
         connect_timeout=int(CONNECT_TIMEOUT_S),
         connect_kwargs=kwargs,
     )

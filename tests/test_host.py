@@ -3,16 +3,18 @@
 import asyncio
 import contextlib
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 import pytest
 
-from fleet.host import SshHost, Unreachable, quoted
+from fleet.host import SshHost, Unreachable, _connection, quoted
 from fleet.hosts import HostSpec
 
 
@@ -326,3 +328,16 @@ def test_questions_of_several_threads(connect: Callable[..., SshHost], server: S
         thread.join(20)
     assert answers == {number: "".join(f"{number}-{turn}\n" for turn in range(5)) for number in range(6)}
     assert server.connections == before + 6
+
+
+def test_hosts_connect_in_threads_without_sharing_what_fabric_writes() -> None:
+    """Each connection has a configuration of its own: Fabric writes into it, and reads it elsewhere."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(16) as pool:
+            specs = [HostSpec(name=f"h{number}", address="127.0.0.1", port=9) for number in range(200)]
+            made = list(pool.map(lambda spec: _connection(spec, False), specs))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len({id(connection.config) for connection in made}) == len(specs)

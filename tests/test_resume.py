@@ -43,7 +43,7 @@ def _attached(outcome: Outcome, name: str) -> bool:
 
 def test_killed_controller_is_replaced_and_the_install_runs_once(scene: Callable[..., Scene]) -> None:
     """SIGKILL for nox and pytest during the install: the next run of that id takes the job up and finishes."""
-    stage = scene(installer_s=5)
+    stage = scene(installer_s=12)
     killed = _killed_while_installing(stage, parent=True)
     resumed = stage.stages("apply", "--run=latest")
     assert killed.rc == -signal.SIGKILL
@@ -115,7 +115,7 @@ def test_measurement_goes_on_without_its_controller(scene: Callable[..., Scene])
 
 def test_second_operator_is_refused_with_the_name_of_the_first(scene: Callable[..., Scene]) -> None:
     """Two runs at once: the later one says whose work it met, undoes nothing of it, and the first one finishes."""
-    stage = scene(installer_s=5)
+    stage = scene(installer_s=12)
     first = stage.start("apply", TO_TOOLKIT)
     first.until(lambda: _install_runs(stage), "the installer to run")
     owner = newest(stage.reports)
@@ -132,7 +132,7 @@ def test_second_operator_is_refused_with_the_name_of_the_first(scene: Callable[.
 
 def test_second_controller_of_one_run_is_refused(scene: Callable[..., Scene]) -> None:
     """The parent, nox, is killed alone and its pytest lives on: nobody else may continue that run meanwhile."""
-    stage = scene(installer_s=4)
+    stage = scene(installer_s=8)
     controller = stage.start("apply", TO_TOOLKIT, parent=True)
     controller.until(lambda: _install_runs(stage), "the installer to run")
     controller.process.kill()
@@ -186,7 +186,7 @@ def _stopped_while_installing(stage: Scene, *hosts: str) -> Outcome:
 
 def test_ctrl_c_leaves_a_report_and_the_job_at_work(scene: Callable[..., Scene]) -> None:
     """The page is written, the run is marked, the host goes on, and the next run of that id attaches."""
-    stage = scene(installer_s=6)
+    stage = scene(installer_s=15)
     stopped = _stopped_while_installing(stage, "lab-01")
     assert stopped.rc != 0
     assert (stopped.run.record.outcome, stopped.statuses()["toolkit"]) == ("interrupted", "interrupted")

@@ -375,7 +375,10 @@ def test_complete_is_what_this_lock_made() -> None:
 @pytest.mark.parametrize(
     ("log", "cause"),
     [
-        ("error: Hash mismatch for `torch`", "the index serves another file than the lock names"),
+        (
+            "error: Hash mismatch for `torch==2.14.1`",
+            "the index serves another file than the lock names for torch==2.14.1",
+        ),
         ("  × No solution found when resolving", "a locked package is not to be had for this host"),
         ("OSError: [Errno 28] No space left on device", "the disk is full"),
         ("error: Failed to fetch: `http://i.example/`", "the index cannot be reached from the host"),
