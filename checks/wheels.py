@@ -92,7 +92,7 @@ _finding = threading.Lock()
 
 
 def uv_here() -> tuple[Path, str]:
-    """The uv that comes with this tool, and its SHA-256; worked out once, however many hosts are planned at the same time."""
+    """The uv that comes with this tool, and its SHA-256; worked out once, however many hosts are planned."""
     with _finding:
         return _uv_here()
 
