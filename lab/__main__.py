@@ -11,6 +11,7 @@ from typing import Any
 from lab import daemon, faults
 from lab.errors import LabError
 from lab.host import Host, Visit
+from lab.output import say
 from lab.settings import Settings, ssh_lines
 
 
@@ -23,11 +24,6 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     return code
-
-
-def say(text: str) -> None:
-    """One or more lines on stdout."""
-    sys.stdout.write(f"{text}\n")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -111,32 +111,35 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, page: Page, rule: Rule) -> None:
         data = page.content if isinstance(page.content, bytes) else page.content.read_bytes()
+        size = page.size_bytes or len(data)
         if rule.short >= 0:
-            data = data[: rule.short]
-        tag = {"Accept-Ranges": "bytes", "ETag": _etag(page, len(data))}
+            size = min(size, rule.short)
+        tag = {"Accept-Ranges": "bytes", "ETag": _etag(page, size)}
         asked = "" if rule.ignore_range else self.headers.get("Range", "")
         if self.headers.get("If-Range", tag["ETag"]) != tag["ETag"]:
             asked = ""
-        part = byte_range(asked, len(data))
+        part = byte_range(asked, size)
         if part is None:
-            self._head(200, len(data), page.kind, tag)
-            self._body(data, 0, rule)
+            self._head(200, size, page.kind, tag)
+            self._body(data, (0, size), rule)
         elif part[0] >= part[1]:
-            self._short(416, b"", tag | {"Content-Range": f"bytes */{len(data)}"})
+            self._short(416, b"", tag | {"Content-Range": f"bytes */{size}"})
         else:
-            where = {"Content-Range": f"bytes {part[0]}-{part[1] - 1}/{len(data)}"}
+            where = {"Content-Range": f"bytes {part[0]}-{part[1] - 1}/{size}"}
             self._head(206, part[1] - part[0], page.kind, tag | where)
-            self._body(data[: part[1]], part[0], rule)
+            self._body(data, part, rule)
 
-    def _body(self, data: bytes, start: int, rule: Rule) -> None:
+    def _body(self, data: bytes, part: tuple[int, int], rule: Rule) -> None:
+        """Send a part of the file as far as the rule lets it, and the file has it."""
         if self.command == "HEAD":
             return
-        end = len(data) if rule.truncate < 0 else min(len(data), rule.truncate)
+        start, promised = part
+        end = min(promised, len(data)) if rule.truncate < 0 else min(promised, len(data), rule.truncate)
         if rule.reset_after >= 0:
             end = min(end, start + rule.reset_after)
         for at in range(start, end, CHUNK_BYTES):
             self.wfile.write(data[at : min(at + CHUNK_BYTES, end)])
-        if end < len(data):
+        if end < promised:
             self._break_off(reset=rule.reset_after >= 0)
 
     def _break_off(self, *, reset: bool) -> None:

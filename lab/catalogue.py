@@ -3,7 +3,7 @@
 import hashlib
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,9 +13,10 @@ from urllib.parse import quote
 import tomli
 from packaging.utils import canonicalize_name
 
-from lab import runfile, toolkit, wheels
+from lab import runfile, shipped, toolkit, wheels
 from lab.cache import HERE, digest, once, tree_digest
 from lab.runfile import Runfile
+from lab.shipped import Row, made_up
 from lab.wheels import Stack, Wheel
 
 PADDING_BYTES = 4 * 1024 * 1024
@@ -25,10 +26,12 @@ PLATFORMS = {"linux-sbsa": "_linux_sbsa.run", "linux-x86_64": "_linux.run"}
 
 @dataclass(frozen=True)
 class Page:
-    """What a URL answers with: bytes, or a file on disk."""
+    """What a URL answers with: bytes, a file on disk, or the first bytes of a file that is said to be larger."""
 
     content: bytes | Path
     kind: str = "text/html; charset=utf-8"
+    size_bytes: int = 0
+    """The size that is told of a file of which only the first bytes are there; 0: all of them are."""
 
 
 def sources() -> str:
@@ -46,7 +49,7 @@ def runfiles(cache: Path, pins: Mapping[str, Any]) -> tuple[Path, dict[str, list
     """Folder of the runfiles, and what there is of each release; the pinned one is large, its neighbours small."""
     pinned = {name: entry["file"] for name, entry in pins["cuda"]["runfile"].items()}
     version = str(pins["cuda"]["version"])
-    key = digest(sources(), version, repr(sorted(pinned.items())), toolkit.platform_name())
+    key = digest(sources(), version, shipped.driver(version), repr(sorted(pinned.items())), toolkit.platform_name())
     folder = once(cache / f"runfiles-{key}", lambda to: _build_runfiles(to, version, pinned))
     listed = json.loads((folder / "runfiles.json").read_text())
     return folder, {release: [Runfile(**entry) for entry in entries] for release, entries in listed.items()}
@@ -57,8 +60,8 @@ def _build_runfiles(folder: Path, pinned_version: str, pinned: Mapping[str, str]
     for version in sorted({*releases(), pinned_version}):
         release = toolkit.release(version)
         for platform, ending in PLATFORMS.items():
-            driver = f"_{release.driver}" if release.driver else ""
-            file = f"cuda_{version}{driver}{ending}"
+            driver = _driver(version)
+            file = f"cuda_{version}{driver and '_'}{driver}{ending}"
             large = version == pinned_version and platform == toolkit.platform_name()
             if version == pinned_version:
                 file = pinned.get(platform, file)
@@ -83,22 +86,33 @@ def _build_wheels(folder: Path, stack: Stack) -> None:
 def mirror(folder: Path, listed: Mapping[str, list[Runfile]], unlisted: list[str]) -> dict[str, Page]:
     """URL path -> page of the CUDA mirror; runfiles that match a glob of `unlisted` do not exist."""
     pages: dict[str, Page] = {}
-    for version, entries in listed.items():
+    versions = sorted({*listed, *shipped.releases()})
+    for version in versions:
+        entries: Sequence[Runfile | Row] = listed.get(version) or shipped.releases()[version]
         there = [entry for entry in entries if not any(fnmatchcase(entry.file, glob) for glob in unlisted)]
         pages[f"/cuda/{version}/docs/sidebar/md5sum.txt"] = _text(md5sum_text(version, there))
         for entry in there:
-            where = f"/cuda/{version}/local_installers/{entry.file}"
-            pages[where] = Page(folder / entry.file, "application/octet-stream")
-        manifest = json.dumps(redistrib(version), indent=4)
+            pages[f"/cuda/{version}/local_installers/{entry.file}"] = _installer(folder, entry)
+        platforms = [entry.platform for entry in entries if isinstance(entry, Row)] or list(PLATFORMS)
+        manifest = json.dumps(redistrib(version, platforms), indent=4)
         pages[f"/cuda/redist/redistrib_{version}.json"] = Page(manifest.encode(), "application/json")
-    names = [f"redistrib_{version}.json" for version in sorted(listed)]
+    names = [f"redistrib_{version}.json" for version in versions]
     pages["/cuda/redist/"] = Page(_listing("Index of /cuda/redist", [(name, name) for name in names]))
     return pages
 
 
-def md5sum_text(version: str, entries: list[Runfile]) -> str:
+def _installer(folder: Path, entry: Runfile | Row) -> Page:
+    kind = "application/octet-stream"
+    return Page(entry.head, kind, entry.size_bytes) if isinstance(entry, Row) else Page(folder / entry.file, kind)
+
+
+def _driver(version: str) -> str:
+    return toolkit.release(version).driver or shipped.driver(version)
+
+
+def md5sum_text(version: str, entries: Sequence[Runfile | Row]) -> str:
     """The list of a release, in the form of the real one: unsorted, one blank, distribution packages too."""
-    driver, dashed = toolkit.release(version).driver, "-".join(version.split(".")[:2])
+    driver, dashed = _driver(version), "-".join(version.split(".")[:2])
     names = [
         f"cuda-repo-rhel9-{dashed}-local-{version}_{driver}-1.x86_64.rpm",
         f"cuda-repo-ubuntu2404-{dashed}-local_{version}-{driver}-1_amd64.deb",
@@ -106,27 +120,27 @@ def md5sum_text(version: str, entries: list[Runfile]) -> str:
         f"cuda_{version}_windows_network.exe",
         f"cuda_{version}_windows.exe",
     ]
-    lines = [f"{_made_up(name)} {name}\n" for name in names[:2]]
+    lines = [f"{made_up(name)} {name}\n" for name in names[:2]]
     lines += [f"{entry.md5} {entry.file}\n" for entry in entries]
-    return "".join([*lines, *(f"{_made_up(name)} {name}\n" for name in names[2:])])
+    return "".join([*lines, *(f"{made_up(name)} {name}\n" for name in names[2:])])
 
 
-def redistrib(version: str) -> dict[str, Any]:
+def redistrib(version: str, platforms: Iterable[str]) -> dict[str, Any]:
     """The manifest of a release: components with sizes as text, and the driver that comes with it."""
     release = toolkit.release(version)
     components = {"cuda_nvcc": ("CUDA NVCC", release.nvcc), "cuda_cudart": ("CUDA Runtime (cudart)", release.nvcc)}
-    if release.driver:
-        components["nvidia_driver"] = ("NVIDIA Linux Driver", release.driver)
+    if driver := _driver(version):
+        components["nvidia_driver"] = ("NVIDIA Linux Driver", driver)
     heads = {"release_date": "2025-10-02", "release_label": version, "release_product": "cuda"}
-    return heads | {key: _component(key, *facts) for key, facts in components.items()}
+    return heads | {key: _component(key, *facts, platforms) for key, facts in components.items()}
 
 
-def _component(key: str, name: str, version: str) -> dict[str, Any]:
+def _component(key: str, name: str, version: str, platforms: Iterable[str]) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": name, "license": "CUDA Toolkit", "version": version}
-    for platform in PLATFORMS:
+    for platform in platforms:
         path = f"{key}/{platform}/{key}-{platform}-{version}-archive.tar.xz"
         sha256 = hashlib.sha256(path.encode()).hexdigest()
-        entry[platform] = {"relative_path": path, "sha256": sha256, "md5": _made_up(path), "size": "492741996"}
+        entry[platform] = {"relative_path": path, "sha256": sha256, "md5": made_up(path), "size": "492741996"}
     return entry
 
 
@@ -161,11 +175,6 @@ def _html(title: str, body: str) -> bytes:
 
 def _text(text: str) -> Page:
     return Page(text.encode(), "text/plain")
-
-
-def _made_up(name: str) -> str:
-    """A checksum for a file that is listed but that the lab does not have."""
-    return hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
 
 
 def pinned_runfile(listed: Mapping[str, list[Runfile]], pins: Mapping[str, Any]) -> Runfile:

@@ -1,5 +1,8 @@
 """Reads pins.toml, and writes the derived one that points a run at the lab's mirror and index."""
 
+import json
+import platform
+import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -48,11 +51,11 @@ def derived(text: str, url: str, runfile: Runfile, change: Mapping[str, Any]) ->
     """Text of the derived pins.toml; `change` is what a fault writes over it last."""
     document = tomlkit.parse(text)
     replaced: list[str] = []
-    platform = toolkit.platform_name()
     size = {"size_bytes": runfile.size_bytes, "md5": runfile.md5, "sha256": runfile.sha256}
     served: dict[str, dict[str, Any]] = {
-        "cuda": {"mirror": f"{url}/cuda", "runfile": {platform: size}},
+        "cuda": {"mirror": f"{url}/cuda", "runfile": {toolkit.platform_name(): size}},
         "wheels": {"index": f"{url}/simple", "lock": "pins.lock"},
+        "assume": _this_machine(),
     }
     if "mirrors" in document["cuda"]:
         served["cuda"]["mirrors"] = []
@@ -60,6 +63,24 @@ def derived(text: str, url: str, runfile: Runfile, change: Mapping[str, Any]) ->
     for table in (served, tomli.loads((HERE / "data/scale.toml").read_text()), last):
         _lay_over(document, table, replaced, "")
     return _heading(replaced) + tomlkit.dumps(document)
+
+
+def _this_machine() -> dict[str, Any]:
+    """What the stand-in wheels were built for: the interpreter and the C library that the lab's hosts have."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    name, glibc = platform.libc_ver()
+    known = {"glibc": glibc} if name == "glibc" else {}
+    return {"platform": toolkit.platform_name(), "pythons": [python]} | known
+
+
+def decisions(text: str) -> str:
+    """Text of the decisions beside pins, without the one on Python: the lab's hosts have another."""
+    try:
+        record = json.loads(text)
+        record["decisions"] = [one for one in record["decisions"] if one["subject"] != "python"]
+    except (ValueError, KeyError, TypeError):
+        return text
+    return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
 
 
 def derive(path: Path, url: str, runfile: Runfile, change: Mapping[str, Any]) -> str:

@@ -225,7 +225,7 @@ class Lab:
         put(self.path / "ports.json", json.dumps(ports, indent=1) + "\n")
         put(self.path / "known_hosts", inventory.known_hosts(self.hosts))
         put(self.hosts_file, inventory.hosts_toml(self.path, self.hosts))
-        # The versions are the real ones, and so is why they were chosen.
+        # The versions are the real ones, and so is why they were chosen; the interpreter is the lab's own.
         decided = self.settings.pins.with_suffix(".decision.json")
         if decided.is_file():
-            put(self.path / "pins.decision.json", decided.read_text("utf-8"))
+            put(self.path / "pins.decision.json", pins.decisions(decided.read_text("utf-8")))

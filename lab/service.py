@@ -4,12 +4,12 @@ import fcntl
 import json
 import resource
 import signal
-import sys
 import time
 from typing import TextIO
 
 from lab.cache import put
 from lab.errors import LabError
+from lab.output import say
 from lab.rack import Lab
 from lab.settings import Settings, ssh_lines
 
@@ -36,8 +36,7 @@ def serve(settings: Settings, linger_s: float, *, detached: bool) -> None:
             about = lab.status() | {"settings": settings.digest(), "extent": extent, "linger_s": linger_s}
             put(settings.folder / "daemon.json", json.dumps(about, indent=1) + "\n")
             if not detached:
-                sys.stdout.write("".join(f"{line}\n" for line in ssh_lines(settings.folder, about)))
-                sys.stdout.flush()
+                say("\n".join(ssh_lines(settings.folder, about)))
             while not stop.came and (not linger_s or lab.idle_s < linger_s):
                 time.sleep(0.1)
         finally:

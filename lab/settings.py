@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab import shipped
 from lab.cache import HERE, digest, tree_digest
 from lab.errors import LabError
 
@@ -36,7 +37,7 @@ class Settings:
         except OSError as error:
             raise LabError(f"{self.pins}: {error.strerror}\nhint: --pins names another file") from error
         words = repr((self.hosts, self.faults, self.minimal, str(self.cache_folder)))
-        return digest(pins, words, tree_digest(HERE))
+        return digest(pins, words, shipped.text(), tree_digest(HERE))
 
 
 def ssh_lines(folder: Path, about: dict[str, Any]) -> list[str]:

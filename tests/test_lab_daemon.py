@@ -111,3 +111,14 @@ def test_inventory_names_what_a_fresh_host_has(tmp_path: Path) -> None:
         assert all(Path(path).exists() for path in in_use.values())
         assert ask(first, "cat $LAB_ROOT/etc/lab-host", host="lab-02") == "lab-02\n"
         assert ask(second, "cat $LAB_ROOT/etc/lab-host") == "lab-01\n"
+
+
+def test_reader_that_goes_away_is_no_error() -> None:
+    """As with `| head -1`: no traceback, neither while printing nor at the end."""
+    line = [sys.executable, "-m", "lab", "faults"]
+    with subprocess.Popen(line, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
+        assert command.stdout is not None
+        assert command.stderr is not None
+        command.stdout.close()
+        assert command.stderr.read() == b""
+    assert command.returncode == 0

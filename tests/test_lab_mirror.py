@@ -1,6 +1,7 @@
 """The mirror, the package index and the derived pins of the lab."""
 
 import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from lab_client import PINS
 from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
 
-from lab import Lab, catalogue, faults, furnish, wheels
+from lab import Lab, catalogue, faults, furnish, pins, shipped, toolkit, wheels
 from lab.errors import LabError
 from lab.faults import Rule
 
@@ -56,6 +57,42 @@ def test_list_of_a_release_has_the_form_of_the_real_one(lab: Lab) -> None:
     assert rows[FILE] == tomli.loads(lab.pins_file.read_text())["cuda"]["runfile"]["linux-x86_64"]["md5"]
     neighbour = requests.get(f"{lab.mirror.url}/cuda/13.0.1/docs/sidebar/md5sum.txt", timeout=5).text
     assert " cuda_13.0.1_580.82.07_linux.run\n" in neighbour
+
+
+def test_every_release_of_the_catalogue_is_listed_and_begins_like_a_runfile(lab: Lab) -> None:
+    """Both platforms of all releases; those without a stand-in are as large as the real ones, and end early."""
+    rows = json.loads((PINS.parent / "checks/data/runfiles.json").read_text())["rows"]
+    index = requests.get(f"{lab.mirror.url}/cuda/redist/", timeout=5).text
+    with requests.Session() as session:
+        for row in rows:
+            base = f"{lab.mirror.url}/cuda/{row['cuda']}"
+            assert f" {row['file']}\n" in session.get(f"{base}/docs/sidebar/md5sum.txt", timeout=5).text
+            assert f'"redistrib_{row["cuda"]}.json"' in index
+            where = f"{base}/local_installers/{row['file']}"
+            first = session.get(where, headers={"Range": "bytes=0-511"}, timeout=5)
+            assert (first.status_code, len(first.content)) == (206, 512)
+            assert first.content.startswith(b"#!/bin/sh\n# SIMULATED"), row["file"]
+
+
+def test_runfile_without_stand_in_ends_after_its_first_bytes(lab: Lab) -> None:
+    """Its size, its list and its manifest are those of the catalogue, none for a platform it lacks; no body follows."""
+    where = f"{lab.mirror.url}/cuda/13.3.0/local_installers/cuda_13.3.0_610.43.02_linux.run"
+    first = requests.get(where, headers={"Range": "bytes=0-511"}, timeout=5)
+    assert first.headers["Content-Range"] == "bytes 0-511/4294951215"
+    with requests.get(where, stream=True, timeout=5) as whole:
+        assert whole.headers["Content-Length"] == "4294951215"
+        assert len(whole.raw.read(1_000_000)) == 4096
+    listed = requests.get(f"{lab.mirror.url}/cuda/13.3.0/docs/sidebar/md5sum.txt", timeout=5).text
+    assert "16d68669cf659157777d2e7adaff179d cuda_13.3.0_610.43.02_linux.run\n" in listed
+    assert "nvidia_driver" not in requests.get(f"{lab.mirror.url}/cuda/redist/redistrib_13.4.1.json", timeout=5).json()
+    oldest = requests.get(f"{lab.mirror.url}/cuda/redist/redistrib_11.0.1.json", timeout=5).json()
+    assert oldest["nvidia_driver"]["version"] == "450.36.06"
+    assert "linux-sbsa" not in oldest["cuda_nvcc"]
+
+
+def test_without_a_catalogue_the_stand_ins_are_listed(tmp_path: Path) -> None:
+    """A checkout without it: the lab lists what it has."""
+    assert shipped.releases(tmp_path / "none.json") == {}
 
 
 def test_manifest_tells_sizes_as_text_and_the_driver(lab: Lab) -> None:
@@ -195,6 +232,24 @@ def test_derived_pins_differ_only_where_they_say(lab: Lab) -> None:
     differing = {key for key in ours if ours[key] != theirs[key]}
     assert differing <= said
     assert {"cuda.mirror", "cuda.runfile.linux-x86_64.sha256", "wheels.index", "kernels.hidden"} <= said
+
+
+def test_derived_pins_assume_what_the_wheels_were_built_for(lab: Lab) -> None:
+    """The interpreter and the platform of this machine; the rest of the assumed host stays."""
+    ours, theirs = (tomli.loads(file.read_text())["assume"] for file in (lab.pins_file, PINS))
+    assert ours["pythons"] == [f"{sys.version_info.major}.{sys.version_info.minor}"]
+    assert ours["platform"] == toolkit.platform_name()
+    assert ours["driver"] == theirs["driver"]
+
+
+def test_decision_on_python_stays_behind(lab: Lab) -> None:
+    """The lab's hosts have another interpreter; all other decisions are the real ones."""
+    real, ours = (
+        json.loads(file.read_text())["decisions"]
+        for file in (PINS.with_suffix(".decision.json"), lab.path / "pins.decision.json")
+    )
+    assert ours == [one for one in real if one["subject"] != "python"]
+    assert pins.decisions("no record") == "no record"
 
 
 def _flat(table: dict[str, object], at: str = "") -> dict[str, object]:
