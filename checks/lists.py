@@ -136,5 +136,5 @@ def _state(reply: Reply) -> tuple[State, str]:
 def _got(reply: Reply) -> str:
     if not reply.body.strip():
         return "an empty answer"
-    cut = "" if reply.complete else f", cut off after {len(reply.body)} bytes"
+    cut = "" if reply.complete else f", larger than the limit of {len(reply.body)} bytes"
     return f"{reply.content_type or 'something'} that begins {reply.body[:24]!r}{cut}"

@@ -4,6 +4,7 @@ A part is one choice of the solver: `sglang`, `torch`, `kernel`, `flashinfer`, `
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -36,6 +37,8 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True):
     right: str
     why: str
     source: str = ""
+    known: bool = True
+    """False: a fact is missing, so nobody can say that they go together; nor is it sure that they do not."""
 
     def __str__(self) -> str:
         return f"{self.left} and {self.right}: {self.why}"
@@ -70,21 +73,25 @@ def named(hosts: Sequence[HostFacts], most: int = 3) -> str:
 def _hosts(
     hosts: Sequence[HostFacts], bad: Callable[[HostFacts], bool], say: Callable[[HostFacts], str]
 ) -> Iterator[tuple[str, HostFacts]]:
-    """The hosts that fail, as one name with what they have; one of them to quote."""
-    failing = [host for host in hosts if bad(host)]
-    if failing:
-        yield f"{say(failing[0])} of {named(failing)}", failing[0]
+    """The hosts that fail, those that have the same as one name with what they have; one of them to quote."""
+    failing: dict[str, list[HostFacts]] = {}
+    for host in hosts:
+        if bad(host):
+            failing.setdefault(say(host), []).append(host)
+    yield from ((f"{said} of {named(having)}", having[0]) for said, having in failing.items())
 
 
 def _floor(parts: Mapping[str, Any], hosts: Sequence[HostFacts]) -> Iterator[Conflict]:
     major = numbers(parts["cuda"].version)[0]
     row = next((row for row in cuda_facts().floor if row.cuda_major == major), None)
     if row is None:
-        yield Conflict(left="driver", right=label("cuda", parts["cuda"]), why=f"no floor on record for CUDA {major}")
+        why = f"the driver that CUDA {major} needs is not on record"
+        yield Conflict(left="driver", right=label("cuda", parts["cuda"]), why=why, known=False)
         return
-    for name, _ in _hosts(hosts, lambda host: numbers(host.driver) < numbers(row.driver), _driver):
+    for name, host in _hosts(hosts, lambda host: numbers(host.driver) < numbers(row.driver), _driver):
         why = f"CUDA {major} needs driver >= {row.driver}"
-        yield Conflict(left=name, right=label("cuda", parts["cuda"]), why=why, source=row.source)
+        known = bool(numbers(host.driver))
+        yield Conflict(left=name, right=label("cuda", parts["cuda"]), why=why, source=row.source, known=known)
 
 
 def _driver(host: HostFacts) -> str:
@@ -94,18 +101,24 @@ def _driver(host: HostFacts) -> str:
 def _modules(parts: Mapping[str, Any], hosts: Sequence[HostFacts]) -> Iterator[Conflict]:
     for row in cuda_facts().architecture:
         needing = [host for host in hosts if set(host.capabilities) & set(row.capabilities) and row.open_modules]
-        for name, _ in _hosts(needing, lambda host: not host.open_modules, lambda _: "kernel modules"):
+        for name, host in _hosts(needing, lambda host: not host.open_modules, _flavour):
             why = f"{row.name} works with the open kernel modules only"
-            yield Conflict(left=name, right=label("cuda", parts["cuda"]), why=why, source=row.source)
+            known = bool(host.driver)
+            yield Conflict(left=name, right=label("cuda", parts["cuda"]), why=why, source=row.source, known=known)
+
+
+def _flavour(host: HostFacts) -> str:
+    return "kernel modules" if host.driver else "kernel modules (not known)"
 
 
 def _architecture(parts: Mapping[str, Any], hosts: Sequence[HostFacts]) -> Iterator[Conflict]:
     toolkit: Toolkit = parts["cuda"]
     for capability, having in _by_capability(hosts):
         row = next((row for row in cuda_facts().architecture if capability in row.capabilities), None)
-        left, right = f"compute capability {capability} of {named(having)}", label("cuda", toolkit)
+        left, right = _gpu(capability, having), label("cuda", toolkit)
         if row is None:
-            yield Conflict(left=left, right=right, why="this compute capability is not on record")
+            why = "this compute capability is not on record" if capability else "the GPUs could not be read"
+            yield Conflict(left=left, right=right, why=why, known=False)
         elif toolkit.line < numbers(row.first)[:2] or (row.last and toolkit.line[0] > int(row.last)):
             why = f"{row.name} is compiled for by CUDA {row.first} to {row.last or 'now'}"
             yield Conflict(left=left, right=right, why=why, source=row.source)
@@ -120,6 +133,10 @@ def _by_capability(hosts: Sequence[HostFacts]) -> list[tuple[str, list[HostFacts
     return sorted(having.items())
 
 
+def _gpu(capability: str, having: Sequence[HostFacts]) -> str:
+    return f"compute capability {capability or '(not known)'} of {named(having)}"
+
+
 def line_of_driver(driver: str) -> str:
     """The CUDA release line that a driver was made for, such as 13.0 for 580.95.05; empty when it is older than all."""
     branch = (numbers(driver) or (0,))[0]
@@ -132,9 +149,10 @@ def _ptx(parts: Mapping[str, Any], hosts: Sequence[HostFacts]) -> Iterator[Confl
     for row in driver_facts().ptx:
         having = [host for host in hosts if set(host.capabilities) & set(row.capabilities)]
         for name, host in _hosts(having, lambda host: numbers(line_of_driver(host.driver)) < toolkit.line, _driver):
-            line = line_of_driver(host.driver) or "no CUDA on record"
-            why = f"the driver translates PTX up to CUDA {line}; what this toolkit compiles on the host may not load"
-            yield Conflict(left=name, right=label("cuda", toolkit), why=why, source=row.source)
+            line = line_of_driver(host.driver)
+            upto = f"the driver translates PTX up to CUDA {line}" if line else "its CUDA line is not on record"
+            why = f"{upto}; what this toolkit compiles on the host may not load"
+            yield Conflict(left=name, right=label("cuda", toolkit), why=why, source=row.source, known=bool(line))
 
 
 def _platform(parts: Mapping[str, Any], hosts: Sequence[HostFacts]) -> Iterator[Conflict]:
@@ -143,16 +161,16 @@ def _platform(parts: Mapping[str, Any], hosts: Sequence[HostFacts]) -> Iterator[
         hosts, lambda host: host.platform not in toolkit.files, lambda host: host.platform or "unknown platform"
     )
     for name, _ in missing:
-        yield Conflict(left=name, right=label("cuda", toolkit), why="no runfile of it for this platform is on record")
+        why = "no runfile of it for this platform is on record"
+        yield Conflict(left=name, right=label("cuda", toolkit), why=why, known=False)
 
 
 def _torch_cuda(parts: Mapping[str, Any], _: Sequence[HostFacts]) -> Iterator[Conflict]:
     torch: Torch = parts["torch"]
     left, right = label("torch", torch), label("cuda", parts["cuda"])
     if not torch.cuda:
-        yield Conflict(
-            left=left, right=right, why="the CUDA this torch is built for is not on record", source=torch.source
-        )
+        why = "the CUDA this torch is built for is not on record"
+        yield Conflict(left=left, right=right, why=why, source=torch.source, known=False)
     elif numbers(torch.cuda)[0] != parts["cuda"].line[0]:
         why = f"this torch is built for CUDA {torch.cuda}; code compiled on the host must have the same major"
         yield Conflict(left=left, right=right, why=why, source=torch.source)
@@ -161,17 +179,26 @@ def _torch_cuda(parts: Mapping[str, Any], _: Sequence[HostFacts]) -> Iterator[Co
 def _torch_gpu(parts: Mapping[str, Any], hosts: Sequence[HostFacts]) -> Iterator[Conflict]:
     torch: Torch = parts["torch"]
     for capability, having in _by_capability(hosts):
-        if not _torch_runs(torch, capability):
-            why = f"it is built for {', '.join(torch.arch) or f'CUDA {torch.cuda}, older than this GPU'}"
-            left = f"compute capability {capability} of {named(having)}"
-            yield Conflict(left=left, right=label("torch", torch), why=why, source=torch.source)
+        why, known = _torch_lacks(torch, capability)
+        if why:
+            left = _gpu(capability, having)
+            yield Conflict(left=left, right=label("torch", torch), why=why, source=torch.source, known=known)
 
 
-def _torch_runs(torch: Torch, capability: str) -> bool:
+def _torch_lacks(torch: Torch, capability: str) -> tuple[str, bool]:
+    """Why a torch does not run on a GPU, and whether that is sure; empty when it does."""
+    if not capability:
+        return "the GPUs could not be read", False
     if torch.arch:
-        return any(_runs(one, capability) for one in torch.arch)
+        runs = any(_runs(one, capability) for one in torch.arch)
+        return ("" if runs else f"it is built for {', '.join(torch.arch)}"), True
+    if not torch.cuda:
+        return "neither the GPUs nor the CUDA it is built for are on record", False
     first = next((row.first for row in cuda_facts().architecture if capability in row.capabilities), "")
-    return not first or numbers(torch.cuda) >= numbers(first)[:2]
+    if not first:
+        return "the GPUs it is built for are not on record, nor is this one", False
+    older = numbers(torch.cuda) < numbers(first)[:2]
+    return (f"it is built for CUDA {torch.cuda}, this GPU needs {first} or newer" if older else ""), True
 
 
 def _runs(built: str, capability: str) -> bool:
@@ -182,30 +209,40 @@ def _runs(built: str, capability: str) -> bool:
 
 def _kernel_gpu(parts: Mapping[str, Any], hosts: Sequence[HostFacts]) -> Iterator[Conflict]:
     kernel: Kernel = parts["kernel"]
+    row: Sglang | None = parts.get("sglang")
+    vouched = row is not None and (row.kernel, row.kernel_version) == (kernel.name, kernel.version)
     for capability, having in _by_capability(hosts):
+        conflict = partial(Conflict, left=_gpu(capability, having), right=label("kernel", kernel), source=kernel.source)
+        if not capability:
+            yield conflict(why="the GPUs could not be read", known=False)
+            continue
+        if not kernel.cubins:
+            if not vouched:
+                why = "the GPUs it carries code for are not on record, and the release of sglang does not pin it"
+                yield conflict(why=why, known=False)
+            continue
         exact = capability.replace(".", "") + "a"
         plain = [f"{one[:-1]}.{one[-1]}" for one in kernel.cubins if one.isdigit()]
-        if kernel.cubins and exact not in kernel.cubins and not any(_runs(one, capability) for one in plain):
-            why = f"it carries code for sm_{', sm_'.join(kernel.cubins)} and no PTX"
-            left = f"compute capability {capability} of {named(having)}"
-            yield Conflict(left=left, right=label("kernel", kernel), why=why, source=kernel.source)
+        if exact not in kernel.cubins and not any(_runs(one, capability) for one in plain):
+            yield conflict(why=f"it carries code for sm_{', sm_'.join(kernel.cubins)} and no PTX")
 
 
 def _kernel_torch(parts: Mapping[str, Any], _: Sequence[HostFacts]) -> Iterator[Conflict]:
     kernel, torch = parts["kernel"], parts["torch"]
-    pair = {
-        "left": label("torch", torch),
-        "right": label("kernel", kernel),
-        "source": f"{torch.source}; {kernel.source}",
-    }
+    left, right = label("torch", torch), label("kernel", kernel)
+    conflict = partial(Conflict, left=left, right=right, source=f"{torch.source}; {kernel.source}")
     if kernel.c10 and torch.c10 and kernel.c10 != torch.c10:
         form = "the kernel wheel wants the C10 form `{}`, this torch exports `{}` (undefined symbol at import)"
-        yield Conflict(**pair, why=form.format(kernel.c10, torch.c10))
+        yield conflict(why=form.format(kernel.c10, torch.c10))
     if kernel.cuda_major and torch.cuda and kernel.cuda_major != numbers(torch.cuda)[0]:
         why = f"the kernel wheel links CUDA {kernel.cuda_major}, this torch is built for CUDA {torch.cuda}"
-        yield Conflict(**pair, why=why)
+        yield conflict(why=why)
     if not (kernel.c10 and torch.c10) and not _vouched(parts):
-        yield Conflict(**pair, why="whether their C10 forms match was never read, and no sglang release pins the two")
+        why = "whether their C10 forms match was never read, and no sglang release pins the two"
+        yield conflict(why=why, known=False)
+    if not (kernel.cuda_major and torch.cuda) and not _vouched(parts):
+        why = f"the CUDA that {left if kernel.cuda_major else right} is built for is not on record"
+        yield conflict(why=why, known=False)
 
 
 def _kernel_pin(parts: Mapping[str, Any], _: Sequence[HostFacts]) -> Iterator[Conflict]:
@@ -243,7 +280,8 @@ def _nvcc(parts: Mapping[str, Any], hosts: Sequence[HostFacts]) -> Iterator[Conf
         covered = SpecifierSet(row.flashinfer).contains(parts["flashinfer"], prereleases=True)
         if having and covered and toolkit.line < numbers(row.floor):
             left = label("flashinfer", parts["flashinfer"])
-            why = f"on compute capability {having[0].capabilities[0]} its compiler wants nvcc >= {row.floor}"
+            capability = min(set(having[0].capabilities) & set(row.capabilities))
+            why = f"on compute capability {capability} its compiler wants nvcc >= {row.floor}"
             yield Conflict(left=left, right=label("cuda", toolkit), why=why, source=row.source)
 
 
@@ -270,9 +308,12 @@ def _host_python(parts: Mapping[str, Any], hosts: Sequence[HostFacts]) -> Iterat
 def _glibc(parts: Mapping[str, Any], hosts: Sequence[HostFacts]) -> Iterator[Conflict]:
     row: Sglang = parts["sglang"]
     say = lambda host: f"glibc {host.glibc or '(not known)'}"  # noqa: E731 - a name for the lambda
-    for name, _ in _hosts(hosts, lambda host: numbers(host.glibc) < numbers(row.glibc or "2"), say):
-        why = f"its wheels want glibc >= {row.glibc or 'any'}; an installer would silently take an older release"
-        yield Conflict(left=name, right=label("sglang", row), why=why, source=row.source)
+    for name, host in _hosts(hosts, lambda host: numbers(host.glibc) < numbers(row.glibc or "2"), say):
+        why = f"its wheels want glibc >= {row.glibc}; an installer would silently take an older release"
+        if not row.glibc:
+            why = "the glibc of the host could not be read"
+        known = bool(numbers(host.glibc))
+        yield Conflict(left=name, right=label("sglang", row), why=why, source=row.source, known=known)
 
 
 RULES: tuple[Rule, ...] = (

@@ -56,7 +56,7 @@ def pins(
     for name in dict.fromkeys([*packages, *today.wheels.packages]):
         decision = by_part.get(PART_OF.get(str(canonicalize_name(name)), ""))
         pin = _package(name, today.wheels.packages.get(name, ""), packages.get(name, ""), decision, stack.torch)
-        yield replace(pin, date=dates.get(name, ""))
+        yield replace(pin, date=dates.get(name, "") if pin.proposed else "")
 
 
 def _pin(key: str, current: str, proposed: str, decision: Decision, date: str = "") -> Pin:

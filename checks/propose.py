@@ -48,6 +48,8 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     lock: Locked | None
     sure: bool
     """Everything that was asked has answered."""
+    enough: bool
+    """What would be written stands on answers."""
 
 
 def propose(path: Path, hosts: Sequence[HostFacts], web: Web | None) -> Proposal:
@@ -66,10 +68,10 @@ def propose(path: Path, hosts: Sequence[HostFacts], web: Web | None) -> Proposal
         solution = replace(solution, decisions=[*decided, *(one.decision for one in said.runfiles.values())])
     packages = {**stack.packages, **followers(today.wheels.packages, stack)}
     dates = {"sglang": stack.sglang.date, "torch": stack.torch.date, stack.kernel.name: stack.kernel.date}
-    dates |= published.dates(said) if said else {}
     # uv would only say of the same index that it cannot be read.
     lock = make_lock(_wanted(today, stack, hosts, packages)) if said and said.readable else None
     packages = {name: _settled(name, version, lock, today) for name, version in packages.items()}
+    dates |= published.dates(said, packages) if said else {}
     return Proposal(
         path=path,
         today=today,
@@ -80,6 +82,7 @@ def propose(path: Path, hosts: Sequence[HostFacts], web: Web | None) -> Proposal
         notes=[*_contradictions(today, hosts), *(published.notes(said) if said else []), *_back(path, today, lock)],
         lock=lock,
         sure=said is not None and said.sure,
+        enough=said is not None and said.enough,
     )
 
 
@@ -156,7 +159,7 @@ def write(found: Proposal) -> list[Path]:
 
     Raises Problem when something could not be asked or written; then everything is as it was.
     """
-    if found.lock is None or not found.sure:
+    if found.lock is None or not found.enough:
         raise Problem("not written: not everything could be asked", "see the notes above, then try again")
     stack, text = found.solution.stack, found.path.read_text("utf-8")
     lock_path = found.path.parent / found.today.wheels.lock

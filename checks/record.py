@@ -25,8 +25,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def timeless(self) -> list[str]:
-        """What was decided, without when it was asked."""
-        return [f"{one.subject} {one.chosen} {one.reason} {one.rejected}" for one in self.decisions]
+        """What was decided and where its grounds are found, without when they were asked."""
+        told = [f"{one.subject} {one.chosen} {one.reason} {one.rejected}" for one in self.decisions]
+        grounds = [row for one in self.decisions for named in one.candidates for row in named.evidence]
+        return [*told, *(f"{row.source} {row.url} {row.checksum}" for row in grounds)]
 
 
 def record_path(pins: Path) -> Path:

@@ -12,7 +12,7 @@ from checks.facts import driver_facts
 from checks.hostfacts import HostFacts
 from checks.pairs import Conflict, label, named
 from checks.search import Parts, Search
-from checks.wishes import PART_OF, PARTS
+from checks.wishes import PART_OF, PARTS, Candidate
 
 HOST_SIDE = {
     "driver": "install a newer driver on {}",
@@ -57,15 +57,31 @@ def _blame(search: Search, changes: Sequence[Change]) -> list[Conflict]:
 
     What was met after the most parts were chosen comes last: it may belong to a set that nobody wants.
     """
-    asked = {part: found[0].value for part in PARTS if len(found := search.allowed(part)) == 1}
-    told = [*_unmet(search), *_among(search, asked), *_never_pinned(search, asked)]
+    asked = {part: found[0].value for part in PARTS if len(found := search.allowed(part) or _wished(search, part)) == 1}
+    told = [*_unmet(search), *_among(search, _with_torch(search, asked)), *_never_pinned(search, asked)]
+    # What is sure before what is only not known.
+    told.sort(key=lambda one: not one.known)
     return unique(told) or unique([one for change in changes for one in change.against]) or search.first()[1]
+
+
+def _wished(search: Search, part: str) -> list[Candidate]:
+    """What wishes and overrides ask for, whatever the policy says of it."""
+    return [one for one in search.domains[part] if all(what.startswith("policy.") for what, _ in one.against)]
+
+
+def _with_torch(search: Search, asked: Parts) -> Parts:
+    """What is asked for, with the torch that an asked-for sglang brings along."""
+    if "sglang" not in asked or "torch" in asked:
+        return asked
+    brought = [one.value for one in search.allowed("torch") if one.value.version == asked["sglang"].torch]
+    return {**asked, "torch": brought[0]} if brought else asked
 
 
 def _unmet(search: Search) -> Iterator[Conflict]:
     for part in PARTS:
         if not search.allowed(part):
-            nearest = min(search.domains[part], key=lambda one: len(one.against))
+            # Of what is asked for, what the policy is least against; nothing of it there: what comes nearest.
+            nearest = min(_wished(search, part) or search.domains[part], key=lambda one: len(one.against))
             blockers = ", ".join(what for what, _ in nearest.against)
             yield Conflict(
                 left=label(part, nearest.value), right=blockers, why=" and ".join(why for _, why in nearest.against)

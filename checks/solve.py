@@ -119,7 +119,7 @@ def _facts_of_kernel(parts: Parts) -> str:
 
 def _facts_of_cuda(parts: Parts) -> str:
     torch: Torch = parts["torch"]
-    return f"torch {torch.version} was built with CUDA {torch.cuda_toolkit or torch.cuda}"
+    return f"torch {torch.version} was built with CUDA {torch.cuda_toolkit or torch.cuda or 'unknown'}"
 
 
 _REASONS: dict[str, Callable[[Parts], str]] = {

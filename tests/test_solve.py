@@ -1,13 +1,18 @@
 """One solve: the newest consistent set, or the pair that does not fit and the smallest change."""
 
+import re
 from typing import Any
 
+import msgspec
 import pytest
 from solve_samples import STORY, chosen, host, policy, refused, request
 
-from checks.facts import Sglang, sglang_rows
-from checks.pairs import line_of_driver
+from checks.catalogue import shipped
+from checks.facts import Kernel, Sglang, Torch, sglang_rows
+from checks.hostfacts import HostFacts
+from checks.pairs import RULES, Conflict, line_of_driver
 from checks.solve import solve
+from checks.wishes import toolkits
 from fleet.choice import Override
 from fleet.problem import Problem
 
@@ -105,6 +110,10 @@ def test_an_old_driver_and_cuda_13_are_a_named_pair() -> None:
         ({"platform": ""}, {}, "unknown platform", "leave out gpu-01"),
         ({}, {"sglang": "0.5.23", "torch": "2.11.0"}, "sglang 0.5.23 and torch 2.11.0", "torch 2.14.1"),
         ({}, {"cuda": "13.2"}, "driver 580.95.05 of gpu-01 and CUDA 13.2.0", "install driver 595 or newer"),
+        ({"capabilities": ()}, {}, "compute capability (not known) of gpu-01", "leave out gpu-01"),
+        ({"glibc": ""}, {"sglang": "0.5.9"}, "the glibc of the host could not be read", "newer glibc"),
+        ({"driver": "", "open_modules": False}, {}, "kernel modules (not known) of gpu-01", "install driver"),
+        ({"driver": "100.1"}, {"cuda": "12.9.1"}, "driver 100.1 of gpu-01", "install driver"),
         ({}, {"cuda": "13.4.1"}, "CUDA 13.4.1 and policy.checksum_sources", "CUDA 13.0.2"),
     ],
 )
@@ -119,6 +128,86 @@ def test_what_is_unknown_is_not_taken_for_good() -> None:
     """A kernel whose C10 form was never read goes only with the torch that a release of sglang pins it with."""
     text = str(refused(wishes={"sglang-kernel": "0.4.8", "torch": "2.13.0"}))
     assert "was never read" in text
+
+
+@pytest.mark.parametrize("version", ["2.11.0.dev20260101", "2.5.0"])
+def test_a_torch_that_is_not_on_record_is_told_as_unknown(version: str) -> None:
+    """No empty CUDA is named as if it were a fact; what is sure comes first."""
+    found = refused(wishes={"torch": version})
+    unknown = next(one for one in found.conflicts if one.left.startswith("compute capability"))
+    assert unknown.why == "neither the GPUs nor the CUDA it is built for are on record"
+    assert not unknown.known
+    assert [one.known for one in found.conflicts] == sorted((one.known for one in found.conflicts), reverse=True)
+
+
+def _told(rule_about: tuple[str, ...], parts: dict[str, Any], *hosts: HostFacts) -> list[Conflict]:
+    rules = [rule for rule in RULES if set(rule_about) <= set(rule.about) and set(rule.needs) <= set(parts)]
+    return [one for rule in rules for one in rule.judge(parts, hosts or (host(),))]
+
+
+def test_no_rule_tells_an_empty_fact_as_certain() -> None:
+    """Parts and a host of which nothing is known: each objection says so, and none has a gap in its words."""
+    toolkit = toolkits(shipped())[0]
+    bare = Sglang(**{**msgspec.structs.asdict(sglang_rows()[0]), "glibc": "", "pythons": []})
+    parts: dict[str, Any] = {
+        "sglang": bare,
+        "torch": Torch(version="9.9", source="x"),
+        "kernel": Kernel(name="sglang-kernel", version="9.9", source="x"),
+        "cuda": toolkit,
+    }
+    nothing = host(driver="", capabilities=(), open_modules=False, glibc="", pythons=(), platform="")
+    unread = host(driver="", open_modules=False)
+    for about in (
+        ("gpu",),
+        ("driver",),
+        ("modules",),
+        ("glibc",),
+        ("platform",),
+        ("kernel", "torch"),
+        ("torch", "cuda"),
+    ):
+        for one in _told(about, parts, nothing, unread):
+            assert not one.known, one
+            assert not re.search(r"CUDA ?(,|;|$)|>= ?(;|$)|capability  |sm_ |for $", str(one)), one
+
+
+def test_the_parts_that_are_not_known_need_a_release_of_sglang_that_pins_them() -> None:
+    """A kernel wheel with unread GPUs or CUDA is not taken for good."""
+    kernel = Kernel(name="sglang-kernel", version="0.4.99", c10="unsigned", source="x")
+    torch = Torch(version="2.13.0", cuda="13.0", c10="unsigned", source="x")
+    told = [one.why for one in _told(("kernel",), {"sglang": sglang_rows()[0], "torch": torch, "kernel": kernel})]
+    assert "the CUDA that sglang-kernel 0.4.99 is built for is not on record" in told
+    assert any(one.startswith("the GPUs it carries code for are not on record") for one in told)
+
+
+def test_hosts_that_differ_are_named_apart() -> None:
+    """The driver of one is not said of the other."""
+    found = refused(host("a", driver=""), host("b", driver="570.124.06"), wishes={"cuda": "13"})
+    assert {"driver 570.124.06 of b", "driver (not known) of a"} <= {one.left for one in found.conflicts}
+
+
+@pytest.mark.parametrize(
+    ("wishes", "checksums", "first", "gives_way"),
+    [
+        ({"cuda": "12.8.1"}, 2, "CUDA 12.8.1 and policy.checksum_sources", ["policy.checksum_sources", "wishes.cuda"]),
+        ({"cuda": "12.8.1", "sglang": "0.5.23"}, 2, "CUDA 12.8.1 and policy.checksum_sources", ["wishes.cuda"]),
+        (
+            {"cuda": "12.8.1", "sglang": "0.5.23"},
+            1,
+            "torch 2.14.1 and CUDA 12.8.1: this torch is built for CUDA 13.0",
+            ["wishes.cuda", "wishes.sglang"],
+        ),
+    ],
+)
+def test_the_release_that_was_asked_for_is_named(
+    wishes: dict[str, str], checksums: int, first: str, gives_way: list[str]
+) -> None:
+    """Not some other release that the wish leaves out; with the smallest changes."""
+    found = refused(wishes=wishes, policy=policy(checksum_sources=checksums))
+    assert str(found.conflicts[0]).startswith(first)
+    assert sorted(name for change in found.changes for name in change.gives_way) == gives_way
+    if checksums > 1 and "sglang" in wishes:
+        assert any("torch 2.14.1 and CUDA 12.8.1" in str(one) for one in found.conflicts)
 
 
 def test_the_policy_holds_young_releases_and_leaves_out_others() -> None:
