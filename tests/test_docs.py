@@ -10,9 +10,13 @@ from typing import get_args
 import msgspec
 import pytest
 
+from checks.verdict import Verdict
+from fleet.choice import Assume, Extra, Override, Policy
+from fleet.decision import Candidate, Decision, Evidence, Rejected
 from fleet.hosts import HostSpec, InUse, read_hosts
 from fleet.model import Check, Mode, Ran, RunRecord, StageResult, Status
 from fleet.options import add_options
+from fleet.pins import Cuda, Eagle3, Kernels, PinsFile, Runfile, Switch, Tolerance, Wheels
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -79,6 +83,57 @@ def test_key_of_hosts_toml_is_explained(key: str) -> None:
     assert f"\n| `{key}` |" in (REFERENCE / "hosts.md").read_text("utf-8")
 
 
+PINS = (ROOT / "docs" / "pins.md").read_text("utf-8")
+TABLES: dict[str, type[msgspec.Struct]] = {
+    "cuda": Cuda,
+    "wheels": Wheels,
+    "switch": Switch,
+    "kernels": Kernels,
+    "eagle3": Eagle3,
+    "policy": Policy,
+}
+ROWS: dict[str, type[msgspec.Struct]] = {
+    "cuda.runfile.<platform>": Runfile,
+    "kernels.tolerance.<kernel>": Tolerance,
+    "overrides.<package>": Override,
+    "extras.<package>": Extra,
+    "assume": Assume,
+}
+"""Keys of pins.toml whose own keys stand in their row."""
+
+
+def pins_keys() -> set[str]:
+    """The keys of pins.toml, with the name of their table."""
+    inner = {f"{name}.{field.encode_name}" for name, kind in TABLES.items() for field in msgspec.structs.fields(kind)}
+    outer = {field.encode_name for field in msgspec.structs.fields(PinsFile)} - set(TABLES)
+    return (inner | outer | set(ROWS)) - {name.partition(".<")[0] for name in ROWS if ".<" in name}
+
+
+@pytest.mark.parametrize("key", sorted(pins_keys()))
+def test_key_of_pins_toml_is_explained(key: str) -> None:
+    """Each has a row in the reference, alone or beside others."""
+    row = re.search(rf"^\| (?:`[^|]*`, )?`{re.escape(key)}`[ ,].*$", PINS, re.MULTILINE)
+    assert row is not None
+    kind = ROWS.get(key)
+    fields = msgspec.structs.fields(kind) if kind else ()
+    assert [field.name for field in fields if f"`{field.name}`" not in row[0]] == []
+
+
+@pytest.mark.parametrize(("module", "page"), [("propose", "docs/pins.md"), ("release", "docs/guides/mirrors.md")])
+def test_options_of_a_command_are_explained(module: str, page: str) -> None:
+    """Each option has a row where the command is explained."""
+    named = re.findall(r'add_argument\("(--[a-z-]+)"', (ROOT / "checks" / f"{module}.py").read_text("utf-8"))
+    told = (ROOT / page).read_text("utf-8")
+    assert named
+    assert [name for name in named if not re.search(rf"^\| `{name}[ `]", told, re.MULTILINE)] == []
+
+
+def test_verdicts_are_those_of_the_discovery() -> None:
+    """Every verdict on a runfile is named in the reference of its stage."""
+    told = (REFERENCE / "stages.md").read_text("utf-8")
+    assert [word for word in get_args(Verdict) if f"`{word}`" not in told] == []
+
+
 @pytest.mark.parametrize("session", SESSIONS)
 def test_session_is_explained(session: str) -> None:
     """Each has a row in the reference."""
@@ -123,7 +178,11 @@ def test_statuses_are_those_of_the_engine() -> None:
     assert set(re.findall(r"^\| `([a-z ]+)` \|", told, re.MULTILINE)) == set(get_args(Status))
 
 
-@pytest.mark.parametrize("kind", [RunRecord, StageResult, Check, Ran], ids=lambda kind: str(kind.__name__))
+@pytest.mark.parametrize(
+    "kind",
+    [RunRecord, StageResult, Check, Ran, Decision, Candidate, Evidence, Rejected],
+    ids=lambda kind: str(kind.__name__),
+)
 def test_recorded_fields_are_explained(kind: type[msgspec.Struct]) -> None:
     """Every key of the JSON files is named in the reference."""
     told = (REFERENCE / "run-directory.md").read_text("utf-8")
