@@ -4,6 +4,7 @@ Options go after `--`: nox -s upgrade -- --on gpu-01,canary --only toolkit --fro
 """
 
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -48,6 +49,9 @@ def targets(session: nox.Session) -> list[str]:
     session.log(
         "no hosts.toml: using the built-in lab host (SIMULATED); hosts.example.toml shows how to name real ones"
     )
+    # A proxy for the internet knows nothing of hosts on loopback.
+    beside = ",".join(filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY", ""), "127.0.0.1"]))
+    session.env.update({"NO_PROXY": beside, "no_proxy": beside})
     session.run(PYTHON, "-m", "lab", "up", "--keep", silent=True)
     return ["--hosts=.lab/hosts.toml", "--pins=.lab/pins.toml"]
 
@@ -56,7 +60,9 @@ def stages(session: nox.Session, mode: str, *extra: str, success_codes: Sequence
     """Runs the stages in one mode. After a Ctrl-C there is time to write the report."""
     prepare(session)
     command = [*STAGES, f"--mode={mode}", *targets(session), *extra, *session.posargs]
-    session.run(*command, interrupt_timeout=60, success_codes=success_codes)
+    # What a developer sets for pytest is not meant for hosts.
+    env = {"PYTEST_ADDOPTS": None, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": None, "PYTEST_PLUGINS": None}
+    session.run(*command, interrupt_timeout=60, success_codes=success_codes, env=env)
 
 
 @nox.session

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 import tomli
 
+from fleet import job
 from fleet.model import Check
 from fleet.view import View
 
@@ -208,6 +209,9 @@ def _free(host: View, gpus_needed: bool) -> Check:
     hint = "stop what holds them (nothing is stopped unasked), or leave out kernels and eagle3 with --only"
     if ok is None:
         hint = "nvidia-smi must answer first"
+    for one in job.parse_listing(host.read("host.jobs").out):
+        if held and one.state == "running":
+            hint = f"a job of run {one.run} is at work: wait, or follow it with `nox -s upgrade -- --run {one.run}`"
     return Check(
         name="GPUs free", want="no process on them", got=got, ok=ok, hint="" if ok else hint, read=answer.command
     )

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fleet.hosts import HostSpec
-from fleet.model import Check
+from fleet.model import Check, Refused
 from fleet.pins import Pins, digest_of
 from fleet.view import View
 
@@ -35,7 +35,7 @@ def _told(spec: HostSpec, pins: Pins) -> str:
 
 
 READS: Mapping[str, Any] = {
-    "stack.current": 'readlink "$BASE/current"',
+    "stack.current": 'readlink "$BASE/current" || { [ ! -e "$BASE/current" ] || echo "no link"; exit 1; }',
     "stack.current_json": 'cat "$BASE/current/stack.json"',
     "stack.former": 'readlink "$BASE/former"',
     "stack.former_json": 'cat "$BASE/former/stack.json"',
@@ -184,6 +184,20 @@ def environment(stack: Stack) -> list[str]:
         # In the user's cache: the stack's own folder may belong to root.
         lines.append(f'export FLASHINFER_WORKSPACE_BASE="${{XDG_CACHE_HOME:-$HOME/.cache}}/fleet/{stack.name}"')
     return lines
+
+
+def anew(host: View, pins_stack: str, folder: str, stage: str) -> str:
+    """How a part of the pinned stack that was damaged after it was made is made again."""
+    current = in_use(host)
+    first = "`nox -s rollback`, " if current is not None and current.name == pins_stack else ""
+    return f"damaged since it was made: {first}`rm {shlex.quote(folder)}/.complete` on the host, then `nox -s {stage}`"
+
+
+def require_not_in_use(host: View, pins: Pins) -> None:
+    """Raises Refused when the pinned stack is in use: no part of it is removed, to be made anew, under a server."""
+    current = in_use(host)
+    if host.read("stack.current").ok and current is not None and current.name == pins.stack:
+        raise Refused("the stack in use is incomplete", "`nox -s rollback` first, then `nox -s upgrade`")
 
 
 def none_found() -> Check:

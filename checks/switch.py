@@ -1,5 +1,6 @@
 """How a host is moved onto a stack and back: links, written by one rename, and what the links must say."""
 
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -49,6 +50,7 @@ def adopted(found: Stack) -> Stack:
 def forward(host: View, pins: Pins) -> Iterator[Command]:
     """What is missing until the pinned stack is in use."""
     pinned, current = stack.pinned(host, pins), stack.in_use(host)
+    _require_ours(host)
     if current is None or current.name != pins.stack:
         proof.require(host, pins)
     if stack.parse_recorded(host.read("stack.pinned_json").out) != pinned:
@@ -61,6 +63,15 @@ def forward(host: View, pins: Pins) -> Iterator[Command]:
         if current.kind == "found":
             yield _described(host, before, f"adopt the stack in use: {current.title}")
     yield _switch(host, pinned, before)
+
+
+def _require_ours(host: View) -> None:
+    """Raises Refused when `current` is not a link that this tool made: it would be lost."""
+    link = host.read("stack.current")
+    if link.out.strip() and not (link.ok and re.fullmatch(r"stacks/[\w.-]+", link.out.strip())):
+        got = f"points at {link.out.strip()[:200]}" if link.ok else "is a file or a folder"
+        reason = f"{host.spec.base}/current {got}: not a link of this tool"
+        raise Refused(reason, "move it away, or choose another `base`")
 
 
 def _switch(host: View, to: Stack, before: Stack | None) -> Command:
@@ -95,13 +106,14 @@ def is_in_use(host: View, pins: Pins) -> Iterator[Check]:
 def back(host: View, pins: Pins) -> Iterator[Command]:
     """What is missing until the former stack is in use again."""
     current, former = stack.in_use(host), stack.former(host)
-    switched = host.read("stack.current").ok and current is not None and current.name == pins.stack
-    if switched and former is not None:
+    # By the links, not by the pins: those may have changed since the switch.
+    switched = host.read("stack.current").ok and current is not None
+    if switched and current is not None and former is not None and former.name != current.name:
         yield Command(
             why=f"switch back to {former.title}",
             # The way forward stays: the pinned stack is kept, `nox -s switch` moves onto it again.
             shell=sh(_rename(host, "current", former.name), f"rm -f {q(host.spec.base + '/former')}"),
-            undo=sh(_rename(host, "former", former.name), _rename(host, "current", pins.stack)),
+            undo=sh(_rename(host, "former", former.name), _rename(host, "current", current.name)),
         )
     _require_rest(host)
     home = _home(host, pins.stack)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from checks import driver, runfile
-from checks.stack import Stack, parse_version_json
+from checks.stack import Stack, anew, parse_version_json
 from fleet.model import Check, Command
 from fleet.pins import Pins
 from fleet.view import View
@@ -65,6 +65,8 @@ def install(host: View, pins: Pins, stack: Stack) -> Command:
     return Command(
         why=f"install the CUDA {stack.cuda_version} toolkit",
         shell=sh(
+            # Another run may have made it since the plan, and may use it by now.
+            f'[ "$(cat {q(target)}/.complete 2>/dev/null)" != {q(stack.cuda_version)} ] || exit 0',
             f"before=$(readlink {link} || true)",
             f"rm -rf {q(target)}",
             f"mkdir -p {q(target)}",
@@ -116,6 +118,7 @@ _KNOWN: list[tuple[int | None, str, str, str]] = [
         "`nox -s toolkit` resumes it; else try another mirror",
     ),
     (None, '"verdict": "checksum', "the download is not the pinned file", "compare the mirror with pins.toml"),
+    (None, '"verdict": "no space"', "a disk is full", "free it, then `nox -s toolkit`"),
     (None, '"verdict": "', "the download failed", "`nox -s runfile` tells what the mirror says now"),
     (None, "Installation failed", "", "the end of the log tells why; mend that, then `nox -s toolkit`"),
 ]
@@ -157,13 +160,14 @@ def works(host: View, stack: Stack) -> Iterator[Check]:
         answer = host.ask(compiles(stack, capability), timeout_s=90)
         made = answer.out.strip()
         good = answer.ok and re.fullmatch(r"0*[1-9][0-9]*", made) is not None
+        hint = f"it does not know this GPU, or is {anew(host, stack.name, stack.cuda_dir, 'toolkit')}"
         last = (answer.err.strip() or answer.out.strip() or f"exit {answer.rc}").splitlines()[-1]
         yield Check(
             name=f"nvcc compiles for sm_{capability.replace('.', '')}",
             want="a kernel, by use",
             got=f"{made} bytes" if good else last[:200],
             ok=good,
-            hint="" if good else "the toolkit is incomplete or does not know this GPU: `nox -s toolkit`",
+            hint="" if good else hint,
             read=f"{stack.cuda_dir}/bin/nvcc",
         )
 

@@ -16,7 +16,7 @@ import msgspec
 import uv
 from packaging.specifiers import SpecifierSet
 
-from checks.stack import Stack
+from checks.stack import Stack, anew
 from fleet.hosts import HostSpec
 from fleet.model import Check, Command, Refused
 from fleet.pins import Pins, digest_of
@@ -140,11 +140,15 @@ def make_venv(host: View, pins: Pins, stack: Stack, tool: str) -> Command:
     index = ["--default-index", pins.wheels.index] if pins.wheels.index else []
     cache = f"{host.spec.base}/cache/uv"
     sync = [tool, "pip", "sync", "--no-config", "--cache-dir", cache, "--require-hashes", *index]
+    # Hard links to the cache would carry an edited file of one stack into all others, past every hash.
+    sync += ["--link-mode", "copy"]
     sync += ["--python", stack.python, "lock.txt"]
     # A venv cannot be moved, and a half-made one looks whole: it is made anew, in place, and marked at the end.
     return Command(
         why=f"install {len(pins.wheels.packages)} pinned packages and what they need",
         shell=sh(
+            # Another run may have made it since the plan, and may use it by now.
+            f'[ "$(cat {q(venv)}/.complete 2>/dev/null)" != {q(mark(pins))} ] || exit 0',
             f"rm -rf {q(venv)}",
             shlex.join(
                 [tool, "venv", "--no-config", "--cache-dir", cache, "--no-python-downloads", "--python", python, venv]
@@ -197,7 +201,7 @@ def installed(host: View, stack: Stack) -> Iterator[Check]:
     host.facts["told"] = title(found)
     for name, want in stack.packages.items():
         yield _version(name, want, found["packages"])
-    yield _intact(found)
+    yield _intact(found, anew(host, stack.name, str(Path(stack.python).parent.parent), "wheels"))
 
 
 def title(found: dict[str, Any]) -> str:
@@ -214,15 +218,13 @@ def _version(name: str, want: str, packages: dict[str, str]) -> Check:
     return Check(name=name, want=want, got=got or "not installed", ok=ok, hint=hint)
 
 
-def _intact(found: dict[str, Any]) -> Check:
+def _intact(found: dict[str, Any], hint: str) -> Check:
     files, wrong, leftovers = found.get("files", 0), found.get("wrong", []), found.get("leftovers", [])
     ok = files > 0 and not wrong and not leftovers
     got = f"{files} files compared, {found.get('wrong_count', 0)} differ"
     if wrong or leftovers:
         got += f": {', '.join(map(str, [*wrong[:3], *leftovers[:3]]))}"
-    return Check(
-        name="files as in RECORD", want="all", got=got, ok=ok, hint="" if ok else "`nox -s wheels` makes the venv anew"
-    )
+    return Check(name="files as in RECORD", want="all", got=got, ok=ok, hint="" if ok else hint)
 
 
 def explain(rc: int, log: str) -> tuple[str, str]:

@@ -79,7 +79,10 @@ class _Prompt(fabric.runners.Remote):  # type: ignore[misc]
 def _ssh_config() -> paramiko.SSHConfig:
     """~/.ssh/config and /etc/ssh/ssh_config, read once."""
     config = fabric.Config(lazy=True)
-    config.load_ssh_config()
+    try:
+        config.load_ssh_config()
+    except (OSError, ValueError, paramiko.SSHException) as error:
+        raise Unreachable(f"~/.ssh/config cannot be read: {error}", "correct it; `ssh -G HOST` reads it too") from None
     found: paramiko.SSHConfig = config.base_ssh_config
     return found
 

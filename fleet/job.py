@@ -75,13 +75,18 @@ mkdir -p {root} && cd {root} || exit 73
 # One starter at a time: two that both saw a finished job would move each other's new one away.
 exec 9<.
 flock -w 30 9 || echo 'going on without a lock' >&2
+# One run at a time, whatever its pins: two installers, or a measurement beside one, would spoil each other.
+for d in {jobs}/*/ {measures}/*/; do
+  [ -s "$d/run" ] && [ ! -e "$d/exit" ] && alive "$d" || continue
+  o=$(cat "$d/run")
+  [ "$o" = {run} ] || {{ echo attached "$o"; exit 0; }}
+done
 if [ -d {key} ] && {{ [ -f {key}/exit ] || [ ! -s {key}/pid ] || ! alive {key}; }}; then
   {aside}
 fi
 if mkdir {key} 2>/dev/null; then
   cd {key} || exit 73
-  cat /proc/sys/kernel/random/boot_id > boot
-  printf %s {run} > run
+  cat /proc/sys/kernel/random/boot_id > boot && printf %s {run} > run || exit 73
   {files}
   printf %s {shell} > run.sh && printf %s {wrapper} > job.sh || exit 73
   setsid sh ./job.sh </dev/null >/dev/null 2>&1 9<&- &
@@ -97,10 +102,10 @@ fi
 
 _WRAPPER = """\
 umask 022
-echo $$ > pid.new
-mv pid.new pid
+# Room for the exit code is taken now: the job may fill the disk.
+echo --- > exit.new && echo $$ > pid.new && mv pid.new pid || exit 73
 timeout -k {grace} {timeout} sh ./run.sh {redirect}
-echo $? > exit.new
+printf '%03d\\n' $? 1<>exit.new
 mv exit.new exit
 """
 
@@ -108,9 +113,9 @@ _POLL = (
     _ALIVE
     + """\
 cd {job} 2>/dev/null || {{ printf '\\n{mark} gone 0\\n'; exit 0; }}
-if [ -f exit ]; then s="exit $(cat exit)"
+if [ -s exit ]; then s="exit $(cat exit)"
 elif alive .; then s="running 0"
-elif sleep 0.2; [ -f exit ]; then s="exit $(cat exit)"
+elif sleep 0.2; [ -s exit ]; then s="exit $(cat exit)"
 else s="lost 0"; fi
 printf '\\n{mark} %s\\n' "$s"
 tail -c +{start} log 2>/dev/null | head -c {chunk}
@@ -131,11 +136,13 @@ def start_script(
     seconds = max(1, math.ceil(command.timeout_s))
     there = uploaded or {}
     small = {name: text for name, text in command.files.items() if name not in there}
-    files = [f"printf %s {shlex.quote(text)} > {shlex.quote(name)}" for name, text in small.items()]
+    files = [f"printf %s {shlex.quote(text)} > {shlex.quote(name)} || exit 73" for name, text in small.items()]
     files += [_taken(name, *there[name]) for name in there]
     key = shlex.quote(key_of(stage, command))
     script = _START.format(
         root=shlex.quote(root_of(spec, measures)),
+        jobs=shlex.quote(root_of(spec, False)),
+        measures=shlex.quote(root_of(spec, True)),
         key=key,
         run=shlex.quote(run),
         aside=_forget_unless_ours(key, run) if measures else _kept_once(key),
@@ -157,7 +164,7 @@ def _kept_once(key: str) -> str:
 
 def _forget_unless_ours(key: str, run: str) -> str:
     # A measurement leaves nothing on the host, but one that this run made and could not fetch is not made twice.
-    ours = shlex.quote(f"0 {run}")
+    ours = shlex.quote(f"000 {run}")
     return f'[ "$(cat {key}/exit 2>/dev/null) $(cat {key}/run)" = {ours} ] || rm -rf {key}'
 
 

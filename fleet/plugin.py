@@ -5,9 +5,8 @@ Named in `stages/conftest.py` only, so that a bare `pytest` runs the tests of th
 
 import contextlib
 import fcntl
-import os
 import runpy
-import subprocess
+import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +17,8 @@ import pytest
 from msgspec.structs import replace
 
 from fleet.clock import now
-from fleet.grid import cell_of, grid, settled
+from fleet.ending import replay, show
+from fleet.grid import cell_of, settled
 from fleet.host import SshHost
 from fleet.model import GOOD, StageResult
 from fleet.options import Request, add_options
@@ -85,8 +85,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     if request.mode == "replay" and request.earlier is not None:
         _write_report(config, request.earlier)
     hosts = len(request.host_names)
-    if request.mode == "apply" and hosts > 1 and config.pluginmanager.hasplugin("xdist"):
-        config.option.numprocesses = min(hosts, config.option.workers)
+    if config.pluginmanager.hasplugin("xdist"):
+        # Whatever -n says, on the command line or in PYTEST_ADDOPTS.
+        many = request.mode == "apply" and hosts > 1
+        config.option.numprocesses = min(hosts, config.option.workers) if many else None
+        config.option.dist, config.option.tx = "no", []
         # By default a stage that kills its worker is started over and over.
         config.option.maxworkerrestart = "0"
 
@@ -118,8 +121,9 @@ def pytest_configure(config: pytest.Config) -> None:
             _require_readable(config, session.stages)
         record = request.record(session.stages)
         # First the lock: who comes second must not write into the run of the first.
-        session.lock = _only_controller(request.reports / record.id)
-        session.run = Run.create(request.reports, record, request.pins.path)
+        with _told():
+            session.lock = _only_controller(request.reports / record.id)
+            session.run = Run.create(request.reports, record, request.pins.path)
     if not worker and config.pluginmanager.hasplugin("xdist"):
         config.pluginmanager.register(_Workers(), "fleet-workers")
 
@@ -169,6 +173,8 @@ def _told() -> Iterator[None]:
         yield
     except Problem as problem:
         raise pytest.UsageError(str(problem)) from None
+    except OSError as error:
+        raise pytest.UsageError(f"{error.filename}: {error.strerror}") from None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -338,13 +344,19 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     state = session.config.stash.get(KEY, None)
     if state is not None and state.progress is not None:
         state.progress.stop()
-    yield
     if state is None or state.worker or session.config.option.collectonly:
+        yield
         return
-    if state.request.mode == "replay":
-        _print_replay(session, state)
-    elif state.run is not None:
-        _close(session, state)
+    # Whoever presses Ctrl-C twice still gets the report: it takes a second.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        # Also when stdout is gone: `| tee` dies of the same Ctrl-C.
+        if state.request.mode == "replay":
+            _show(session, state)
+        elif state.run is not None:
+            _close(session, state)
 
 
 def _close(session: pytest.Session, state: Session) -> None:
@@ -353,36 +365,20 @@ def _close(session: pytest.Session, state: Session) -> None:
         host.host.close()
     results = state.run.results()
     stopped = int(session.exitstatus) == int(pytest.ExitCode.INTERRUPTED)
+    stopped = stopped or any(result.status == "interrupted" for result in results.values())
     good = all(result.status in GOOD for result in results.values())
     record = state.run.record
     outcome: Any = "interrupted" if stopped else "passed" if good else "failed"
     simulated = sorted({host for (host, _), result in results.items() if result.simulated})
     state.run.write_record(replace(record, finished=now(), outcome=outcome, simulated=simulated))
-    rc = _replay(state)
+    rc = replay(state.run, state.request.reports, session.config.rootpath)
     if not stopped:
         session.exitstatus = rc
 
 
-def _replay(state: Session) -> int:
+def _show(session: pytest.Session, state: Session) -> None:
     assert state.run is not None
-    command = [sys.executable, "-m", "pytest", "stages", "--mode=replay", f"--run={state.run.path.name}"]
-    command += [f"--reports={state.request.reports}", "-s", "-o", "addopts="]
-    command += [word for name in ("cacheprovider", "terminal", "xdist") for word in ("-p", f"no:{name}")]
-    sys.stdout.flush()
-    # Its own session: the Ctrl-C that stopped the run must not stop its report.
-    return subprocess.run(command, check=False, start_new_session=True).returncode
-
-
-def _print_replay(session: pytest.Session, state: Session) -> None:
-    assert state.run is not None
-    record = state.run.record
-    results = state.settled
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    report = state.run.path / "report.html"
-    sys.stdout.write(f"\n{grid(state.run, colour=colour)}\n\nreport: {report}\n")
-    bad = any(result.status not in GOOD for result in results.values())
+    show(state.run)
+    bad = any(result.status not in GOOD for result in state.settled.values())
     if int(session.exitstatus) in (0, 1, 5):
-        session.exitstatus = 1 if bad or not results else 0
-    if record.mode != "replay" and not record.finished:
-        sys.stdout.write("the run did not end by itself: killed, or still at work\n")
-    sys.stdout.flush()
+        session.exitstatus = 1 if bad or not state.settled else 0

@@ -17,9 +17,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from fleet.clock import now
-from fleet.model import Measured, Mode, RunRecord, StageResult, Status
+from fleet.model import GOOD, Measured, Mode, RunRecord, StageResult, Status
 from fleet.problem import Problem, did_you_mean
 
+KEPT = GOOD | {"running"}
+"""Whose measurements serve again: not those of a stage that failed, which a second try must be able to better."""
 LOG_TAIL_BYTES = 64 * 1024
 T = TypeVar("T")
 
@@ -189,7 +191,8 @@ def earlier_measurement(reports: Path, host: str, stage: str, name: str, inputs:
             result = run.result(host, stage)
         except Problem:
             continue
-        measured = result.measured.get(name) if result else None
+        # A measurement that was judged wrong, or too noisy to tell, is made again: that is what its hint asks for.
+        measured = result.measured.get(name) if result and result.status in KEPT else None
         if measured is not None and measured.inputs == inputs:
             return measured
     return None

@@ -19,7 +19,7 @@ from fleet.hosts import HostSpec
 from fleet.model import GOOD, Check, Command, Measured, Mode, Ran, Refused, StageResult, Status
 from fleet.pins import Pins
 from fleet.probe import new_nonce, parse, record, script
-from fleet.run import Run, earlier_measurement
+from fleet.run import KEPT, Run, earlier_measurement
 from fleet.view import HOST_READS, View
 from fleet.work import CommandFailed, Worker, as_planned
 
@@ -28,6 +28,8 @@ Verify = Callable[[View, Pins], Iterable[Check]]
 Explain = Callable[[int, str], tuple[str, str]]
 Read = str | Callable[[HostSpec, Pins], str]
 PROBE_TIMEOUT_S = 60.0
+STALE_S = 5.0
+"""Older facts are read again before anything is changed by them."""
 
 
 class Site:
@@ -58,6 +60,8 @@ class HostRun:
         self._new: dict[str, Measured] = {}
         self._used: dict[str, Measured] = {}
         self._stage = ""
+        self._read_at = 0.0
+        self._begun: StageResult | None = None
 
     def stage(self, name: str, plan: Plan, verify: Verify, explain: Explain | None = None) -> StageResult:
         """Takes the host through one stage; the result is in the run directory when this returns."""
@@ -65,13 +69,29 @@ class HostRun:
         started, clock = now(), time.monotonic()
         result = StageResult(host=self.spec.name, stage=name, status="running", started=started)
         if self._blocker is not None:
-            result = self._blocked(result, self._blocker)
-        else:
-            self.site.run.write_result(result)
-            result = self._guarded(result, plan, verify, explain)
+            return self._ended(self._blocked(result, self._blocker), clock)
+        # Until the end is written down: a full disk here must not let the next stage begin.
+        self._blocker = replace(result, status="failed", reason="its result could not be written down")
+        self._begun = result
+        self._begin()
+        result = self._ended(self._guarded(result, plan, verify, explain), clock)
+        self._blocker = None
+        self._note(result)
+        return result
+
+    def _begin(self) -> None:
+        """Writes down that the stage is at work, with what it, or an earlier attempt of this run, has measured."""
+        assert self._begun is not None
+        earlier = self.site.run.result(self.spec.name, self._stage)
+        before = earlier.measured if earlier is not None and earlier.status in KEPT else {}
+        self.site.run.write_result(replace(self._begun, measured={**before, **self._new}))
+
+    def _ended(self, result: StageResult, clock: float) -> StageResult:
+        """The result with its time, written down."""
         result = replace(result, seconds=round(time.monotonic() - clock, 3), simulated=self._simulated())
         self.site.run.write_result(result)
-        self._note(result)
+        if result.status == "blocked":
+            self.site.run.event(self.spec.name, self._stage, "finished", result.status)
         return result
 
     def refresh(self) -> View:
@@ -89,6 +109,7 @@ class HostRun:
         except ValueError as error:
             tail = err.decode("utf-8", "replace").strip()[-200:]
             raise Unreachable(f"{error} (exit {rc}) {tail}".strip(), "the login shell must run POSIX sh") from None
+        self._read_at = clock
         probe = record(self.spec.name, variables, answers, noise, round(time.monotonic() - clock, 3))
         self.site.run.write_probe(self.spec.name, probe)
         self.view = View(
@@ -134,6 +155,11 @@ class HostRun:
         if found:
             view = self.refresh()
         commands = self._planned(view, plan)
+        if self.site.mode in ("apply", "rollback") and time.monotonic() - self._read_at > STALE_S:
+            # Minutes lie between the stages of a run: another one may have been here.
+            view = self.refresh()
+            view.facts = {}
+            commands = self._planned(view, plan)
         if self.site.mode == "plan" and commands:
             return self._would(result, view, commands)
         done = found
@@ -167,21 +193,31 @@ class HostRun:
         ran, measured = Worker(self.host, self.site.run, self._stage).do(command, number)
         if command.measures:
             self._new[command.measures] = Measured(inputs=command.inputs, at=now(), result=measured)
+            # Kept at once: a run that is taken up again need not measure it a second time.
+            self._begin()
         return ran
 
     def _attach(self) -> list[Ran]:
-        """Waits for the jobs of this run and stage that an interrupted controller left at work on the host."""
+        """Waits for what an interrupted controller left at work on the host: this stage's jobs, any measurement."""
         view = self.view
         assert view is not None
         listed = job.parse_listing(view.read("host.jobs").out)
         ours = [one.key for one in listed if one.state == "running" and one.run == self.site.run.path.name]
-        return [self._wait_for(key) for key in ours if key.rpartition("-")[0] == self._stage]
+        # A measurement of a later stage holds the GPUs that the driver stage wants to see free.
+        measuring = {key: self._is_measurement(key) for key in ours}
+        return [
+            self._wait_for(key, measures)
+            for key, measures in measuring.items()
+            if measures or key.rpartition("-")[0] == self._stage
+        ]
 
-    def _wait_for(self, key: str) -> Ran:
+    def _is_measurement(self, key: str) -> bool:
+        # A measurement has its folder elsewhere, and changes nothing.
+        return job.parse_poll(self.host.run_bytes(job.poll_script(self.spec, key, True, 0))[1]).state != "lost"
+
+    def _wait_for(self, key: str, measures: bool) -> Ran:
         worker = Worker(self.host, self.site.run, self._stage)
         worker.say("running", "a job of this run is still at work on the host: attached")
-        # A measurement has its folder elsewhere, and changes nothing.
-        measures = job.parse_poll(self.host.run_bytes(job.poll_script(self.spec, key, True, 0))[1]).state != "lost"
         why = "the measurement found at work" if measures else "the job found at work"
         waiting = Command(why=why, shell=key, undo="", timeout_s=24 * 3600, measures=why if measures else "")
         log, clock = f"{self._stage}.attached.log", time.monotonic()
@@ -248,11 +284,10 @@ class HostRun:
         return replace(result, status="blocked", reason=f"{by.stage} {by.status}: {by.reason}"[:300])
 
     def _note(self, result: StageResult) -> None:
-        bad = result.status not in GOOD and result.status != "blocked"
+        bad = result.status not in GOOD
         if bad and (self.site.mode != "validate" or result.status == "unreachable"):
-            self._blocker = self._blocker or result
-        told = f": {result.reason}" if result.reason and result.status != "blocked" else ""
-        text = result.status + told
+            self._blocker = result
+        text = result.status + (f": {result.reason}" if result.reason else "")
         self.site.run.event(self.spec.name, self._stage, "finished", text)
 
     def _measured(self, name: str, inputs: str, stage: str) -> Measured | None:

@@ -119,6 +119,9 @@ class Worker:
         script = job.start_script(self.spec, self.run.path.name, self.stage, command, uploaded)
         answer = self.host.run(script, timeout_s=60)
         words = answer.out.split()
+        if command.uploads and "started" not in words:
+            # No job will take them.
+            self.host.run(f"rm -f {shlex.join(command.uploads)}")
         if not answer.ok or not words:
             text = (answer.err or answer.out).strip().splitlines()
             raise CommandFailed(

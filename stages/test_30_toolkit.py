@@ -16,6 +16,7 @@ def plan(host: View, pins: Pins) -> Iterator[Command]:
     """Download and install, unless the installation is complete."""
     pinned = stack.pinned(host, pins)
     if not toolkit.is_complete(host, pinned):
+        stack.require_not_in_use(host, pins)
         yield toolkit.download(host, pins)
         yield toolkit.install(host, pins, pinned)
 

@@ -16,6 +16,7 @@ def plan(host: View, pins: Pins) -> Iterator[Command]:
     """Brings uv where there is none, makes the venv, installs the lock."""
     if wheels.is_complete(host, pins):
         return
+    stack.require_not_in_use(host, pins)
     wheels.require_interpreter(host, pins)
     uv = wheels.uv_on_host(host)
     if not uv:

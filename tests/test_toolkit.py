@@ -202,13 +202,22 @@ def test_installer_that_fails(tmp_path: Path) -> None:
 
 
 def test_former_attempt_leaves_no_trace(tmp_path: Path) -> None:
-    """A half-made toolkit, also one with a mark, is made from the beginning."""
+    """A half-made toolkit is made from the beginning."""
     home = tmp_path / "fleet/stacks" / PINS.stack / "cuda-13.0.2"
     (home / "bin").mkdir(parents=True)
-    (home / ".complete").write_text("13.0.2")
     done, _, _ = install(tmp_path, "exit 3\n")
     assert done.returncode == 3
     assert list(home.iterdir()) == []
+
+
+def test_whole_toolkit_is_never_made_again(tmp_path: Path) -> None:
+    """Another run finished it since this one planned, and may have put it in use: it is left alone."""
+    home = tmp_path / "fleet/stacks" / PINS.stack / "cuda-13.0.2"
+    home.mkdir(parents=True)
+    (home / ".complete").write_text("13.0.2")
+    (home / "in use").write_text("")
+    done, _, _ = install(tmp_path, "exit 3\n")
+    assert (done.returncode, sorted(path.name for path in home.iterdir())) == (0, [".complete", "in use"])
 
 
 def test_download_is_pinned() -> None:
