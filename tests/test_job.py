@@ -166,6 +166,15 @@ def test_job_survives_its_starter(spec: HostSpec) -> None:
     assert ended(spec, command) == ("exit", 0, b"go\n")
 
 
+def test_other_run_is_refused_whatever_it_wants_to_do(spec: HostSpec) -> None:
+    """One run at a time on a host: another one with other pins has other work, and waits all the same."""
+    gate = Path(spec.tmp) / "gate"
+    os.mkfifo(gate)
+    assert start(spec, change(f'read x < "{gate}"')) == "started"
+    assert start(spec, change("echo something else"), run="20261130T030000Z-apply-1111") == f"attached {RUN}"
+    assert start(spec, change("echo something else")) == "started"
+
+
 def test_starter_does_not_wait_for_the_job(spec: HostSpec) -> None:
     """The job holds none of the starter's streams, so that SSH can close the channel."""
     gate = Path(spec.tmp) / "gate"

@@ -273,3 +273,14 @@ def test_one_bad_record_does_not_hide_the_other_runs(make: Callable[..., Run]) -
     bad.mkdir()
     (bad / "run.json").write_text("{")
     assert find_run(good.path.parent, "latest", "apply").path == good.path
+
+
+@pytest.mark.parametrize(("status", "kept"), [("ok", True), ("changed", True), ("running", True), ("failed", False)])
+def test_measurement_of_a_failed_stage_is_not_reused(
+    status: Any, kept: bool, make: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Whoever mends a host and tries again must get new numbers; an interrupted stage keeps what it has."""
+    found = {"with": Measured(inputs="i", at="then", result={})}
+    make("20261130T010000Z-apply-0000").write_result(result("eagle3", status, measured=found))
+    one = earlier_measurement(tmp_path / "reports", "gpu-01", "eagle3", "with", "i")
+    assert (one is not None) == kept

@@ -224,3 +224,13 @@ def test_text_of_a_host_is_no_shell(base: Path) -> None:
     env = base / "stacks" / adopted.name / "env.sh"
     subprocess.run(["sh", "-eu", str(env)], env={"PATH": os.environ["PATH"]}, check=True, cwd=base)
     assert sorted(path.name for path in base.iterdir()) == ["current", "former", "stacks"]
+
+
+def test_way_back_is_by_the_links_also_when_the_pins_have_changed(base: Path) -> None:
+    """Who edits pins.toml after the switch still gets back to the former stack."""
+    do(switch.forward(host(base), PINS))
+    old = link(base, "former")
+    edited = replace(PINS, stack="0123456789ab")
+    done = do(switch.back(host(base), edited))
+    assert [word.split(" to ")[0] for word in done] == ["switch back"]
+    assert (link(base, "current"), link(base, "former")) == (old, "")
