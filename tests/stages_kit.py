@@ -21,6 +21,9 @@ from lab.host import Host
 from lab.writes import Snapshot
 
 ROOT = Path(__file__).parent.parent
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # What a shell starts in the background ignores SIGINT, and so would every controller that the tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 PYTEST = ["-m", "pytest", "stages", "-q", "-s", "--no-header", "-p", "no:cacheprovider", "-o", "addopts="]
 STAGES = ["driver", "runfile", "toolkit", "wheels", "kernels", "eagle3", "switch"]
 IN_USE = ("opt/sglang-cu128", "usr/local")
@@ -79,7 +82,12 @@ class Controller:
         self._out, self._err = log.with_suffix(".out"), log.with_suffix(".err")
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
-                command, stdout=out, stderr=err, cwd=cwd, env=_environment(home), start_new_session=True
+                command,
+                stdout=out,
+                stderr=err,
+                cwd=cwd,
+                env=_environment(home),
+                start_new_session=True,
             )
 
     def signal(self, number: signal.Signals) -> None:
