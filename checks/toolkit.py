@@ -40,7 +40,9 @@ def download(host: View, pins: Pins) -> Command:
     assert pinned is not None, "the runfile stage has checked that there is one"
     target = downloaded(host, pins)
     known = ["--size", str(pinned.size_bytes), "--sha256", pinned.sha256]
-    urls = [runfile.url_of(pins, pinned, mirror) for mirror in (pins.cuda.mirror, *pins.cuda.mirrors)]
+    # A mirror that is a folder lies on the machine of the controller: the host cannot read it.
+    places = [place for place in pins.cuda.mirrors if place.startswith(("http://", "https://"))]
+    urls = [runfile.url_of(pins, pinned, place) for place in (pins.cuda.mirror, *places)]
     # The first mirror that serves the pinned file, whole, ends the list.
     fetches = [shlex.join(["python3", "./fetch.py", url, target, *known]) for url in urls]
     return Command(

@@ -231,6 +231,14 @@ def test_download_is_pinned() -> None:
     assert (command.keep, command.size_bytes, list(command.files)) == (True, 4_328_066_903, ["fetch.py"])
 
 
+def test_download_goes_on_to_the_mirrors_that_a_host_can_reach() -> None:
+    """The next address is tried when one does not serve the file; a folder of the controller is none for a host."""
+    pins = replace(PINS, cuda=replace(PINS.cuda, mirrors=["/srv/mirror", "https://second.example/cuda"]))
+    line = toolkit.download(view({"host.platform": "x86_64"}), pins).shell.splitlines()[-1]
+    assert [part.split()[2].split("/")[2] for part in line.split(" || ")] == ["mirror.example", "second.example"]
+    assert "/srv/mirror" not in line
+
+
 @pytest.mark.parametrize(
     ("rc", "log", "cause"),
     [
