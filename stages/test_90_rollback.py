@@ -1,4 +1,4 @@
-"""The former stack is in use again, half-built ones are gone. Leaves: <base>/current as before the switch."""
+"""The former stack is in use again, half-made parts are gone. Leaves: <base>/current as before the switch."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ READS = stack.READS
 
 
 def plan(host: View, pins: Pins) -> Iterator[Command]:
-    """One rename back; a pinned stack that was never finished is removed."""
+    """One rename back; parts of the pinned stack that were never finished are removed."""
     yield from switch.back(host, pins)
 
 
